@@ -48,6 +48,10 @@ fn main() -> ExitCode {
         return ExitCode::from(64);
     }
     tombolo_runtime::raise_open_files();
+    if let Err(error) = tombolo_proto::set_hash_secret(rand::random()) {
+        eprintln!("error: {error}");
+        return ExitCode::FAILURE;
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -34,8 +34,6 @@ use crate::metrics::{Label, Metrics};
 use crate::objectsync::{self, ObjectSyncError};
 use crate::patience::Patience;
 use crate::record::Recorder;
-use crate::router::table::RouterKind;
-use crate::router::{self, Router, Unrouted};
 use crate::status::StatusHandle;
 use crate::watches;
 
@@ -281,9 +279,6 @@ impl Bound {
         tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
         let plan = config.upstream.enabled.then_some(config.watch_events);
         tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(&hub), plan, drain.clone()));
-        if let Some(events) = plan {
-            follow_rules(&tasks, &kube, events);
-        }
         let released = control_grids(&tasks, &kube, &config, grids, &drain);
         let identities = bootstrap.identities();
         watch_identities(&tasks, &identities, &kube, &config, &hub);
@@ -364,16 +359,6 @@ fn watch_identities(
     tasks.spawn("certificates of deleted Nodes", identities::keep_ended(Arc::clone(identities)));
     let sweep = sweep(Arc::clone(identities), Arc::clone(&hub.registry), hub.metrics.clone());
     tasks.spawn("sessions' certificates", sweep);
-}
-
-/// Notifies the router of the cluster's rules, at the start and at each change.
-fn follow_rules(tasks: &Tasks, kube: &Kube, events: WatchEvents) {
-    let router: Arc<dyn Router> = Arc::new(Unrouted);
-    let kinds = [(RouterKind::Rule, events.rule), (RouterKind::RuleEndpoint, events.rule_endpoint)];
-    for (kind, events) in kinds {
-        let work = router::watch::follow(kube.clone(), kind, Arc::clone(&router), events);
-        tasks.spawn(format!("watch of {}s", kind.name()), work);
-    }
 }
 
 /// Discards session inputs while the edge controller is off, so that sessions never block on a full channel.

@@ -143,6 +143,8 @@ const LINES_OF_ALL: u32 = 3_000;
 /// Maximum number of remembered tokens in [`Inner::excused`]. There cannot be more tokens at a time.
 const EXCUSED_MAX: usize = 1000;
 
+/// What the requests at the join port share with the upkeep of tokens and certificates. It has many fields because
+/// joins, renewals and the upkeep together need every key, store, setting and limit of the port.
 struct Inner {
     /// Serialises the counting of token uses: concurrent writes would only conflict.
     spending: tokio::sync::Mutex<()>,

@@ -71,6 +71,7 @@ pub fn run(arguments: Arguments) -> Result<()> {
     }
     let _filter = telemetry::init(arguments.log_format, &arguments.log)?;
     tombolo_runtime::raise_open_files();
+    tombolo_proto::set_hash_secret(rand::random())?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start tokio")?;
     runtime.block_on(serve(arguments))

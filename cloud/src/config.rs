@@ -44,7 +44,8 @@ const EDGE_CERTIFICATE_DAYS_MAX: u32 = 36_500;
 /// Largest configuration file that is accepted, in bytes.
 const FILE_LEN_MAX: u64 = 1024 * 1024;
 
-/// The complete, checked configuration of one cloudcore.
+/// The complete, checked configuration of one cloudcore: one field for each setting, or group of settings, of the file.
+/// `record` comes from the program; `ignored` and `missing` are notes about a KubeEdge file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Addresses of the endpoints for edges and operators.
@@ -137,10 +138,6 @@ pub struct WatchEvents {
     pub config_map: Option<NonZeroU32>,
     /// Secrets.
     pub secret: Option<NonZeroU32>,
-    /// Rules.
-    pub rule: Option<NonZeroU32>,
-    /// RuleEndpoints.
-    pub rule_endpoint: Option<NonZeroU32>,
 }
 
 /// Addresses to listen on. With port 0 the system chooses a port.

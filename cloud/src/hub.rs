@@ -53,7 +53,8 @@ pub(crate) const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// Shortest wait that a node is asked to keep when the hub is full. The longest is twice as long.
 const FULL_RETRY: Duration = Duration::from_secs(30);
 
-/// State shared by all session tasks. Cheap to clone through its `Arc`.
+/// State shared by all session tasks: one field for each part of cloudcore that they use. Cheap to clone through its
+/// `Arc`.
 pub struct Hub {
     /// The sessions of the connected nodes.
     pub registry: Arc<Registry>,

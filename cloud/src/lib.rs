@@ -21,7 +21,6 @@ pub mod objectsync;
 mod patience;
 mod reach;
 pub mod record;
-pub mod router;
 pub mod status;
 mod turns;
 mod watches;

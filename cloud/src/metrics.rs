@@ -47,7 +47,7 @@ impl Refusals {
     }
 }
 
-/// All metrics of one cloudcore. Cheap to clone.
+/// All metrics of one cloudcore, one field for each metric. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     /// Nodes connected.

@@ -97,6 +97,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build();
     let result = runtime.context("cannot start").and_then(|runtime| {
+        tombolo_proto::set_hash_secret(rand::random())?;
         let result = runtime.block_on(execute(arguments));
         // A read from a disk that does not respond must not keep the process from exiting.
         runtime.shutdown_timeout(SHUTDOWN_MAX);

@@ -124,11 +124,12 @@ pub(crate) async fn first(streams: impl Iterator<Item = Option<&mut ChangeStream
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::time::advance;
     use tombolo_apicore::history::LogLimits;
     use tombolo_apicore::memory::MemoryStore;
-    use tombolo_apicore::store::{Expect, Mutation, Revision, Write, WriteStore};
+    use tombolo_apicore::store::{Expect, Mutation, Revision, Stored, Write, WriteStore};
     use tombolo_proto::ids::Uid;
     use tombolo_proto::object::ObjectKey;
 
@@ -172,5 +173,62 @@ mod tests {
         assert_eq!(told(&mut following), None);
         advance(STAND_BACK).await;
         assert_eq!(told(&mut following), Some(vec!["third".to_owned()]));
+    }
+
+    /// A store that is not synced for its first lists.
+    struct LateStore {
+        store: MemoryStore,
+        refusals: AtomicUsize,
+    }
+
+    impl Store for LateStore {
+        fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
+            self.store.get(key)
+        }
+
+        fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
+            let less = |left: usize| left.checked_sub(1);
+            if self.refusals.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok() {
+                return Err(StoreError::NotSynced { reason: "too early".to_owned() });
+            }
+            self.store.list(resource, namespace)
+        }
+
+        fn list_at(
+            &self,
+            resource: &Resource,
+            namespace: Option<&str>,
+            at: Revision,
+        ) -> Result<Snapshot, StoreError> {
+            self.store.list_at(resource, namespace, at)
+        }
+
+        fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
+            self.store.watch(resource, since)
+        }
+
+        fn revision(&self) -> Revision {
+            self.store.revision()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_not_synced_is_listed_later_and_a_lost_watch_begins_again() {
+        let store = MemoryStore::new(Revision(1), LogLimits { count: 1, ..LogLimits::default() });
+        put(&store, "a").await;
+        let late = LateStore { store: store.clone(), refusals: AtomicUsize::new(2) };
+        let mut following = Following::new(Arc::new(late), [services()]);
+        for _ in 0..2 {
+            assert_eq!(told(&mut following), None);
+            advance(RETRY).await;
+        }
+        assert_eq!(told(&mut following), Some(vec!["a".to_owned()]));
+
+        // More changes than the history keeps.
+        put(&store, "b").await;
+        put(&store, "c").await;
+        advance(RETRY).await;
+        let all = ["a", "b", "c"].map(str::to_owned).to_vec();
+        assert_eq!(told(&mut following), Some(all));
     }
 }

@@ -118,6 +118,12 @@ impl Upstream {
     }
 }
 
+/// Whether another attempt may get another answer than this code: credentials are renewed, and a busy or failing server
+/// recovers.
+fn is_temporary(code: u16) -> bool {
+    matches!(code, 401 | 408 | 429 | 500..=599)
+}
+
 fn nodes() -> Resource {
     Resource::new("", "v1", "nodes")
 }
@@ -141,7 +147,7 @@ mod tests {
     use crate::kubelet::GONE_AFTER;
     use crate::store::{Delivery, FaultyDisk, LogBounds, Sealer};
 
-    fn upstream(simulate_pods: bool) -> Upstream {
+    pub(super) fn upstream(simulate_pods: bool) -> Upstream {
         let opened =
             Store::open_on(Box::new(FaultyDisk::new(1)), Sealer::new(&[7; 32]), LogBounds::default());
         Upstream {
@@ -158,7 +164,8 @@ mod tests {
         }
     }
 
-    async fn adopt(upstream: &Upstream) {
+    /// Stores a Node object as a kubelet makes it.
+    pub(super) async fn adopt(upstream: &Upstream) {
         let node = json!({
             "metadata": {"name": "edge-a", "uid": "n"}, "status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}},
         });

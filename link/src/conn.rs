@@ -91,7 +91,8 @@ pub(crate) trait Wire: Send {
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// A connection to a peer that carries frames in lanes. The crate documentation shows the owner's loop.
+/// A connection to a peer that carries frames in lanes. The crate documentation shows the owner's loop. It has many
+/// fields because one poll moves both directions, each with its buffers, its progress and its failure.
 pub struct Link {
     wire: Box<dyn Wire>,
     queue: SendQueue,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use crate::Resource;
 
-/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster subscription and
+/// Path of a collection, or of one object when `name` is not empty; `namespace` is empty for cluster scope and
 /// for all namespaces.
 #[must_use]
 pub fn path_of(resource: &Resource, namespace: &str, name: &str) -> String {

@@ -148,7 +148,7 @@ impl Seq {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// What a delivered object belongs to: the node's own pushed set, or one subscription of the edge.
+/// Number of a set of objects that an edge follows: the node's pushed set, or a selection of a local client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionId(pub u32);
 

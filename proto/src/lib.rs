@@ -18,6 +18,7 @@ pub mod codec;
 pub mod documents;
 pub mod error;
 pub mod frame;
+pub mod hashing;
 pub mod ids;
 pub mod inventory;
 mod kept;
@@ -31,6 +32,7 @@ pub mod session;
 
 pub use error::IdError;
 pub use frame::Frame;
+pub use hashing::set_hash_secret;
 pub use ids::{
     CloudRevision, Epoch, Lane, Moment, NodeId, RequestId, Seq, StoreId, SubscriptionId, Uid,
     is_dns_subdomain,

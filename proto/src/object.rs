@@ -3,14 +3,15 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::hashing::hash_of;
 use crate::ids::{CloudRevision, Uid};
 use crate::limits;
 use crate::message::Content;
@@ -62,9 +63,6 @@ impl fmt::Display for Resource {
     }
 }
 
-/// Hashes the texts of keys, differently in each process: peers choose keys and must not be able to cause collisions.
-static TEXT_HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-
 /// Namespace and name are stored as one text: there is a key for every object, and each separate text costs an
 /// allocation.
 #[derive(PartialEq, Eq, Hash)]
@@ -110,7 +108,7 @@ impl ObjectKey {
     pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
         let text = [namespace, name].concat().into_boxed_str();
         let parts = KeyParts { resource, namespace_len: namespace.len(), text };
-        let hash = TEXT_HASHES.hash_one(&parts);
+        let hash = hash_of(&parts);
         Self(Arc::new(HashedParts { parts, hash }))
     }
 
@@ -436,7 +434,7 @@ mod tests {
     #[test]
     fn keys_compare_by_their_texts() {
         let key = |group: &str, name: &str| ObjectKey::new(Resource::new(group, "v1", "things"), "d", name);
-        let hash = |key: &ObjectKey| RandomState::hash_one(&TEXT_HASHES, key);
+        let hash = |key: &ObjectKey| hash_of(key);
         assert_eq!(key("", "a"), key("", "a"));
         assert_eq!(hash(&key("", "a")), hash(&key("", "a")));
         assert_ne!(key("", "a"), key("", "b"));

@@ -81,7 +81,8 @@ struct Push {
     used: bool,
 }
 
-/// Compares a run with a transcript that has its API lines. It must be told everything that happens, in order.
+/// Compares a run with a transcript that has its API lines. It must be told everything that happens, in order. It has
+/// many fields because a frame is judged by all that the run has shown before: requests, versions, ended connections.
 pub struct Matcher<'t> {
     transcript: &'t Transcript,
     states: Vec<LineState>,

@@ -1,17 +1,11 @@
 //! A hub without a cloud, driven by a test frame by frame, to send an edge what cloudcore never would.
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, DnType,
-    ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose, SanType,
-};
-use rustls_pki_types::CertificateSigningRequestDer;
 use serde_json::json;
 use tombolo_link::server::{Arrival, Incoming, Limits, Listen, ServerConfig, bind};
 use tombolo_link::tls::{Identity, ServerTls};
@@ -25,94 +19,11 @@ use tombolo_proto::{
 use tombolo_runtime::{Drain, Tasks, Trigger, drain};
 use tombolo_testkit::{Child, free_port};
 
+use crate::pki::Authority;
 use crate::world::binary;
 
 /// How long the hub waits for an edge.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A certificate authority of the test.
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-impl Authority {
-    /// Generates a key and a self-signed certificate.
-    ///
-    /// # Errors
-    /// When the library fails.
-    pub fn new() -> Result<Self> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "KubeEdge");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // The serial number of KubeEdge (docs/reference/kubeedge.md#certificates-and-keys).
-        params.serial_number = Some(1024_u64.into());
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyEncipherment,
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyCertSign,
-        ];
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
-    }
-
-    /// Its certificate, DER.
-    #[must_use]
-    pub fn der(&self) -> &[u8] {
-        self.0.der()
-    }
-
-    /// Certificate and key of a server on 127.0.0.1, PEM.
-    ///
-    /// # Errors
-    /// When the library fails.
-    pub fn server(&self) -> Result<(String, String)> {
-        let mut params = CertificateParams::default();
-        params.subject_alt_names = vec![SanType::IpAddress("127.0.0.1".parse()?)];
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.signed(&params)
-    }
-
-    /// Signs a request (PKCS#10, DER) as KubeEdge does: with its names and its key, for client authentication
-    /// (docs/reference/kubeedge.md#certificates-and-keys). Returns the certificate, DER.
-    ///
-    /// # Errors
-    /// When it is not a signing request.
-    pub fn sign(&self, request: &[u8], begin: SystemTime, end: SystemTime) -> Result<Vec<u8>> {
-        let request = CertificateSigningRequestDer::from(request);
-        let mut request = CertificateSigningRequestParams::from_der(&request)?;
-        (request.params.not_before, request.params.not_after) = (begin.into(), end.into());
-        request.params.key_usages = vec![KeyUsagePurpose::KeyEncipherment, KeyUsagePurpose::DigitalSignature];
-        request.params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        Ok(request.signed_by(&self.0)?.der().to_vec())
-    }
-
-    /// Writes the identity of a node into its data folder, as joining does.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
-    pub fn enlist(&self, node: &str, data_dir: &Path) -> Result<()> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-        params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let (certificate, key) = self.signed(&params)?;
-        let folder = data_dir.join("pki");
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join("ca.crt"), self.0.pem())?;
-        let mut file = fs::OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(folder.join("node.pem"))?;
-        Ok(std::io::Write::write_all(&mut file, format!("{key}{certificate}").as_bytes())?)
-    }
-
-    fn signed(&self, params: &CertificateParams) -> Result<(String, String)> {
-        let key = KeyPair::generate()?;
-        Ok((params.signed_by(&key, &self.0)?.pem(), key.serialize_pem()))
-    }
-}
 
 /// The hub.
 pub struct RawHub {
@@ -133,10 +44,8 @@ impl RawHub {
     pub async fn start() -> Result<Self> {
         let authority = Authority::new()?;
         let (chain, key) = authority.server()?;
-        let tls = ServerTls::new(
-            Identity::from_pem(chain.as_bytes(), key.as_bytes())?,
-            &[authority.0.der().clone()],
-        )?;
+        let identity = Identity::from_pem(chain.as_bytes(), key.as_bytes())?;
+        let tls = ServerTls::new(identity, &[authority.der().clone()])?;
         let websocket = Listen { address: ([127, 0, 0, 1], 0).into(), setting: "test".to_owned() };
         let config = ServerConfig {
             websocket: Some(websocket),

@@ -13,21 +13,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::{SinkExt as _, StreamExt as _};
 use parking_lot::Mutex;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
+use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use tokio_tungstenite::accept_hdr_async;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tombolo_testkit::wait_for_value;
 
-use crate::hub::Authority;
+use crate::pki::Authority;
 use crate::world::DEADLINE;
 
 /// The cloud. It serves until it is dropped.
@@ -37,7 +33,7 @@ pub struct KubeEdgeCloud {
     /// Port of its WebSocket listener.
     pub port: u16,
     shared: Arc<Mutex<KubeEdgeCloudState>>,
-    task: JoinHandle<()>,
+    _tasks: JoinSet<()>,
 }
 
 #[derive(Default)]
@@ -53,12 +49,6 @@ struct KubeEdgeCloudState {
     sent: u64,
 }
 
-impl Drop for KubeEdgeCloud {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl KubeEdgeCloud {
     /// Listens.
     ///
@@ -66,22 +56,11 @@ impl KubeEdgeCloud {
     /// When no port can be bound.
     pub async fn start() -> Result<Self> {
         let authority = Arc::new(Authority::new()?);
-        let acceptor = acceptor(&authority)?;
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let port = listener.local_addr()?.port();
         let shared = Arc::<Mutex<KubeEdgeCloudState>>::default();
         let served = Arc::clone(&shared);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, shared) = (acceptor.clone(), Arc::clone(&served));
-                tokio::spawn(async move {
-                    if let Err(error) = serve(acceptor, stream, shared).await {
-                        tracing::info!(%error, "connection ended");
-                    }
-                });
-            }
-        });
-        Ok(Self { authority, port, shared, task })
+        let serve = move |stream| serve(stream, Arc::clone(&served));
+        let (address, tasks) = authority.serve_tls(authority.verifier()?, serve).await?;
+        Ok(Self { authority, port: address.port(), shared, _tasks: tasks })
     }
 
     /// Stores an object under the resource that edges request, or a document under the path that their MetaServer
@@ -223,29 +202,7 @@ impl KubeEdgeCloudState {
     }
 }
 
-fn acceptor(authority: &Authority) -> Result<TlsAcceptor> {
-    let (chain, key) = authority.server()?;
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(authority.der().to_vec()))?;
-    let provider = tombolo_link::tls::provider();
-    let clients =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build()?;
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(clients)
-        .with_single_cert(
-            vec![CertificateDer::from_pem_slice(chain.as_bytes())?],
-            PrivateKeyDer::from_pem_slice(key.as_bytes())?,
-        )?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-async fn serve(
-    acceptor: TlsAcceptor,
-    stream: TcpStream,
-    shared: Arc<Mutex<KubeEdgeCloudState>>,
-) -> Result<()> {
-    let tls = acceptor.accept(stream).await?;
+async fn serve(stream: TlsStream<TcpStream>, shared: Arc<Mutex<KubeEdgeCloudState>>) -> Result<()> {
     let seen = Arc::clone(&shared);
     #[expect(clippy::result_large_err, reason = "the library's type")]
     let look = move |request: &Request, response: Response| -> Result<Response, ErrorResponse> {
@@ -258,7 +215,7 @@ async fn serve(
         seen.lock().upgrades.push([request.uri().path().to_owned(), node, project, usage]);
         Ok(response)
     };
-    let mut socket = accept_hdr_async(tls, look).await?;
+    let mut socket = accept_hdr_async(stream, look).await?;
     let (down, mut messages) = mpsc::unbounded_channel();
     shared.lock().down = Some(down);
     loop {

@@ -9,6 +9,7 @@ pub mod kubeedge_cloud;
 pub mod modules;
 pub mod network;
 pub mod node;
+pub mod pki;
 pub mod raw;
 pub mod rights;
 pub mod source;

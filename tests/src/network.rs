@@ -12,6 +12,7 @@ mod switch;
 pub use coredns::{CoreDns, CoreDnsOptions};
 pub use kube_proxy::start_kube_proxy;
 pub use namespace::Namespace;
+pub(crate) use namespace::relay;
 pub use pod::Program;
 pub use switch::Switch;
 

@@ -7,13 +7,14 @@ use std::time::{Duration, SystemTime};
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::Api as Objects;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256};
+use rcgen::{Issuer, KeyPair, PKCS_ECDSA_P256_SHA256};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivateSec1KeyDer};
 use serde_json::json;
 use tombolo_cloud::bootstrap::identities::{SECRET_PREFIX, SHARDS};
 use tombolo_edge::identity::Identity;
 use tombolo_proto::NodeId;
 use tombolo_testkit::{cluster_or_skip, wait_for};
+use tombolo_tests::pki::{issue, node_params};
 use tombolo_tests::world::objects::Objects as Workload;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -36,15 +37,10 @@ async fn replace_certificate(world: &World, begin: SystemTime, end: SystemTime) 
     let key = PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(ca.remove("cakeydata").unwrap().0));
     let key = KeyPair::from_der_and_sign_algo(&key, &PKCS_ECDSA_P256_SHA256).unwrap();
     let issuer = Issuer::from_ca_cert_der(&certificate, key).unwrap();
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{NODE}"));
-    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+    let mut params = node_params(NODE);
     (params.not_before, params.not_after) = (begin.into(), end.into());
-    let key = KeyPair::generate().unwrap();
-    let leaf = params.signed_by(&key, &issuer).unwrap();
-    fs::write(world.edge_dir(NODE).join("pki/node.pem"), key.serialize_pem() + &leaf.pem()).unwrap();
+    let (leaf, key) = issue(&params, &issuer).unwrap();
+    fs::write(world.edge_dir(NODE).join("pki/node.pem"), key + &leaf).unwrap();
     // No record has this certificate: it is accepted like those of a fleet from before there were records.
     for shard in 0..SHARDS {
         let nothing = Patch::Merge(json!({"data": null}));

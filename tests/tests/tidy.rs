@@ -8,6 +8,8 @@ use tombolo_tests::source::{CRATES, files, functions, product_lines, relative, r
 
 const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
+/// More fields need a reason in the docs of their struct.
+const STRUCT_FIELDS_MAX: usize = 12;
 
 fn dependencies(name: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join(name).join("Cargo.toml")).unwrap();
@@ -44,14 +46,17 @@ fn proto_and_grid_decide_without_io() {
     let banned_crates = ["tokio", "rand", "hyper", "quinn", "rustls", "futures", "jiff", "getrandom"];
     let banned_code =
         ["Instant::now", "SystemTime", "std::fs", "std::net", "std::thread", "async fn", "thread_rng"];
-    for name in ["proto", "grid"] {
+    // Their order differs from run to run.
+    let random_maps =
+        ["RandomState", "HashMap::new", "HashMap::with_capacity(", "HashSet::new", "HashSet::with_capacity("];
+    for (name, banned) in [("proto", &random_maps[..]), ("grid", &[])] {
         for dependency in dependencies(name) {
             assert!(!banned_crates.contains(&dependency.as_str()), "{name} must not depend on {dependency}");
         }
         for file in product_files(name) {
             let text = fs::read_to_string(&file).unwrap();
             for line in product_lines(&text).iter().filter(|line| !line.trim_start().starts_with("//")) {
-                for code in banned_code {
+                for code in banned_code.iter().chain(banned) {
                     assert!(!line.contains(code), "{}: {code} in `{}`", relative(&file), line.trim());
                 }
             }
@@ -84,15 +89,18 @@ fn no_modules_use_each_other_in_a_circle() {
     }
 }
 
-/// The part of a page under one heading.
+/// A declaration without `pub` or `pub(...)`.
+fn without_scope(line: &str) -> &str {
+    line.strip_prefix("pub").map_or(line, |rest| match rest.split_once(") ") {
+        Some((scope, rest)) if scope.starts_with('(') => rest,
+        _ => rest.trim_start(),
+    })
+}
+
 /// The names of the types that a product file declares at its top level.
 fn declared_types(lines: &[&str]) -> Vec<String> {
     let declared = |line: &&str| {
-        let line = line.strip_prefix("pub").map_or(*line, |rest| match rest.split_once(") ") {
-            Some((scope, rest)) if scope.starts_with('(') => rest,
-            _ => rest.trim_start(),
-        });
-        let (keyword, rest) = line.split_once(' ')?;
+        let (keyword, rest) = without_scope(line).split_once(' ')?;
         let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
         let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
         is_type.then_some(name)
@@ -116,6 +124,80 @@ fn no_type_name_stands_for_more_than_three_things() {
     assert!(declarations.is_empty(), "name the concept as well: {declarations:#?}");
 }
 
+/// A struct of a source file.
+#[derive(Debug, PartialEq)]
+struct Declaration {
+    name: String,
+    /// Its doc comment, as one line.
+    docs: String,
+    /// Number of named fields.
+    fields: usize,
+}
+
+/// The beginning of a text that is a name.
+fn leading_name(text: &str) -> &str {
+    let text = text.strip_prefix("r#").unwrap_or(text);
+    text.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap_or_default()
+}
+
+/// The structs of a formatted Rust file, except those whose name a macro fills in.
+fn structs(lines: &[&str]) -> Vec<Declaration> {
+    let declared = |(start, line): (usize, &&str)| {
+        let code = line.trim_start();
+        let name = leading_name(without_scope(code).strip_prefix("struct ")?);
+        let indentation = &line[..line.len() - code.len()];
+        let opening = start + lines[start..].iter().position(|line| line.ends_with(['{', ';', '}']))?;
+        let has_body = lines[opening].ends_with('{');
+        let fields = if has_body { field_count(&lines[opening + 1..], indentation) } else { 0 };
+        let docs = docs_above(&lines[..start]);
+        (!name.is_empty()).then(|| Declaration { name: name.to_owned(), docs, fields })
+    };
+    lines.iter().enumerate().filter_map(declared).collect()
+}
+
+/// Number of fields in the body of a struct with this indentation.
+fn field_count(body: &[&str], indentation: &str) -> usize {
+    let end = format!("{indentation}}}");
+    let is_field = |line: &&&str| {
+        let field = line.strip_prefix(indentation).and_then(|line| line.strip_prefix("    "));
+        let field = without_scope(field.unwrap_or_default());
+        let name = leading_name(field);
+        !name.is_empty() && field.trim_start_matches("r#")[name.len()..].starts_with(':')
+    };
+    body.iter().take_while(|line| **line != end).filter(is_field).count()
+}
+
+/// The doc comment at the end of these lines, possibly with attributes after it.
+fn docs_above(lines: &[&str]) -> String {
+    let belongs = |line: &&&str| {
+        let is_comment = line.trim_start().starts_with("//");
+        is_comment || !(line.is_empty() || line.ends_with(['{', ';', '}']))
+    };
+    let above = lines.iter().rev().take_while(belongs);
+    let mut docs: Vec<&str> = above.filter_map(|line| line.trim_start().strip_prefix("///")).collect();
+    docs.reverse();
+    docs.concat().trim().to_owned()
+}
+
+/// Some have good reasons for many fields, for others a group of fields is a concept without a name.
+#[test]
+fn large_structs_say_why() {
+    let reasons = ["many fields because", "one field for each"];
+    let mut complaints = Vec::new();
+    for file in CRATES.into_iter().filter(|name| *name != "tests").flat_map(product_files) {
+        let text = fs::read_to_string(&file).unwrap();
+        for found in structs(&product_lines(&text)) {
+            let says_why = reasons.iter().any(|reason| found.docs.to_lowercase().contains(reason));
+            if found.fields > STRUCT_FIELDS_MAX && !says_why {
+                complaints.push(format!("{}: {} has {} fields", relative(&file), found.name, found.fields));
+            }
+        }
+    }
+    let complaints = complaints.join("\n");
+    assert!(complaints.is_empty(), "group fields, or say in the docs {reasons:?}:\n{complaints}");
+}
+
+/// The part of a page under one heading.
 fn section(page: &str, heading: &str) -> String {
     let text = fs::read_to_string(root().join(page)).unwrap();
     let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("{page} has no section {heading:?}"));
@@ -297,6 +379,21 @@ mod the_rules_can_fail {
             "pub use x::Y;",
         ];
         assert_eq!(super::declared_types(&lines), ["A", "B", "C"]);
+    }
+
+    #[test]
+    fn fields_of_structs_are_counted() {
+        let text = "struct Unit;\n/// Says\n/// why.\n#[derive(Debug)]\npub(crate) struct A<T>\nwhere\n    T: Debug,\n{\n\
+                    \x20   /// Not: this.\n    pub(super) one: T,\n    #[serde(rename = \"a: b\")]\n\
+                    \x20   r#two: HashMap<\n        String,\n        Vec<u8>,\n    >,\n}\n\
+                    mod inner {\n    struct B {\n        pub one: u8,\n    }\n    struct $name {\n        one: u8,\n    }\n}\n";
+        let lines: Vec<&str> = text.lines().collect();
+        let found = |name: &str, docs: &str, fields| {
+            let (name, docs) = (name.to_owned(), docs.to_owned());
+            super::Declaration { name, docs, fields }
+        };
+        let expected = [found("Unit", "", 0), found("A", "Says why.", 2), found("B", "", 1)];
+        assert_eq!(super::structs(&lines), expected);
     }
 
     #[test]

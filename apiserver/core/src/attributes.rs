@@ -3,7 +3,8 @@
 use crate::identity::Identity;
 use crate::senders::Payer;
 
-/// The attributes of a request in terms of Kubernetes authorization.
+/// The attributes of a request in terms of Kubernetes authorization: one field for each attribute of a
+/// SubjectAccessReview, and the payer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
     /// The user, after impersonation.

@@ -68,7 +68,8 @@ pub struct ScalePaths {
     pub label_selector: Option<Arc<str>>,
 }
 
-/// Everything that is known about one kind in one version.
+/// Everything that is known about one kind in one version. It has many fields because there is one for each value that
+/// discovery shows, and one for each set of rules about the objects.
 #[derive(Debug)]
 pub struct KindInfo {
     /// Group, version and plural under which the kind is served.

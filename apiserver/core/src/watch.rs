@@ -100,19 +100,18 @@ pub(crate) fn respond<R: Rng>(
         Some(error) => Start::Refused(error),
         None => Start::of(&request, around.store.as_ref())?,
     };
-    let last_bookmark = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
+    let last = deadline.checked_sub(LAST_BOOKMARK_BEFORE_END).unwrap_or(deadline);
+    let next = last.min(Instant::now() + BOOKMARK_INTERVAL);
     let feed = Box::new(Feed {
         store: Arc::clone(around.store),
         registry: around.registry.clone(),
-        bookmarks: request.params.bookmarks,
+        bookmarks: Bookmarks { wanted: request.params.bookmarks, next, last },
         request,
         stop: Box::pin(around.stop.cancelled_owned()),
         timer: Box::pin(sleep_until(deadline)),
         _slot: around.slot,
         start: Some(start),
         deadline,
-        bookmark_at: last_bookmark.min(Instant::now() + BOOKMARK_INTERVAL),
-        last_bookmark,
         columns_sent: false,
         ended: false,
         out: Out::default(),
@@ -184,6 +183,24 @@ impl Start {
     }
 }
 
+/// When a watch sends bookmarks.
+struct Bookmarks {
+    wanted: bool,
+    next: Instant,
+    /// The time of the last one before the deadline.
+    last: Instant,
+}
+
+impl Bookmarks {
+    /// Sets the time of the next one after one was sent.
+    fn sent(&mut self, now: Instant) {
+        self.next = now + BOOKMARK_INTERVAL;
+        if now < self.last {
+            self.next = self.next.min(self.last);
+        }
+    }
+}
+
 /// The state of one running watch.
 struct Feed {
     store: Arc<dyn Store>,
@@ -197,9 +214,7 @@ struct Feed {
     /// What comes next; none while it is processed, and after the end.
     start: Option<Start>,
     deadline: Instant,
-    bookmarks: bool,
-    bookmark_at: Instant,
-    last_bookmark: Instant,
+    bookmarks: Bookmarks,
     columns_sent: bool,
     ended: bool,
     out: Out,
@@ -236,11 +251,11 @@ impl Feed {
         changes: ChangeStream,
     ) {
         while !self.out.is_full() {
-            if (!items.is_empty() || (mark_at.is_some() && self.bookmarks)) && self.has_no_form() {
+            if (!items.is_empty() || (mark_at.is_some() && self.bookmarks.wanted)) && self.has_no_form() {
                 return;
             }
             let Some(item) = items.pop_front() else {
-                if let (Some(revision), true) = (mark_at, self.bookmarks) {
+                if let (Some(revision), true) = (mark_at, self.bookmarks.wanted) {
                     let object = self.encoder().bookmark(revision, true);
                     self.out.event("BOOKMARK", &object);
                 }
@@ -254,7 +269,8 @@ impl Feed {
 
     /// Waits for changes, the time of the next bookmark, or the end.
     async fn advance(&mut self, changes: &mut ChangeStream) {
-        let wake = if self.bookmarks { self.bookmark_at.min(self.deadline) } else { self.deadline };
+        let bookmark = Some(self.bookmarks.next).filter(|_| self.bookmarks.wanted);
+        let wake = bookmark.map_or(self.deadline, |next| next.min(self.deadline));
         if self.timer.deadline() != wake {
             self.timer.as_mut().reset(wake);
         }
@@ -299,11 +315,7 @@ impl Feed {
         }
         let object = self.encoder().bookmark(changes.position(), false);
         self.out.event("BOOKMARK", &object);
-        let now = Instant::now();
-        self.bookmark_at = now + BOOKMARK_INTERVAL;
-        if now < self.last_bookmark {
-            self.bookmark_at = self.bookmark_at.min(self.last_bookmark);
-        }
+        self.bookmarks.sent(Instant::now());
     }
 
     fn changes(&mut self, histories: &Histories, batch: &[Arc<Change>]) {

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
 use tombolo_link::client::Choice;
@@ -19,7 +18,7 @@ use super::ReplayTarget;
 use super::api::{Administrator, Applied};
 use super::grants::granted;
 use super::mouth::Mouth;
-use super::socket::{Heard, Saying, Socket, ears, new_id};
+use super::socket::{Ears, Heard, Saying, Socket, new_id};
 
 /// How long to wait for an expected frame: longer than a resend takes, shorter than a KubeEdge edge waits.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
@@ -61,7 +60,6 @@ pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result
         .preconditions()
         .map(|added| format!("the recorded cluster adds to inserted objects: {added}"))
         .collect();
-    let (sender, heard) = ears();
     let mut player = Player {
         transcript,
         target,
@@ -72,8 +70,7 @@ pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result
         mouth: Mouth::default(),
         open: BTreeSet::new(),
         changed: None,
-        sender,
-        heard,
+        ears: Ears::default(),
         preconditions,
         happenings: Vec::new(),
     };
@@ -117,8 +114,7 @@ struct Player<'t> {
     open: BTreeSet<usize>,
     /// Time of the last recorded API change that was repeated.
     changed: Option<Instant>,
-    sender: mpsc::Sender<Heard>,
-    heard: mpsc::Receiver<Heard>,
+    ears: Ears,
     preconditions: Vec<String>,
     happenings: Vec<Happening>,
 }
@@ -204,10 +200,10 @@ impl Player<'_> {
                 Some("quic") => Choice::Quic,
                 _ => Choice::WebSocket,
             };
-            Socket::frames(&self.target.dial(choice)?, identity, conn, self.sender.clone()).await?
+            Socket::frames(&self.target.dial(choice)?, identity, conn, self.ears.sender.clone()).await?
         } else {
             let target = self.target.dial(Choice::WebSocket)?;
-            Socket::documents(&target, &node, identity, conn, self.sender.clone()).await?
+            Socket::documents(&target, &node, identity, conn, self.ears.sender.clone()).await?
         };
         self.mouth.connected(conn, &node);
         self.connections.insert(conn, socket);
@@ -337,7 +333,7 @@ impl Player<'_> {
                 self.happenings.push(Happening::Settled(index));
                 return Ok(());
             }
-            match tokio::time::timeout_at(deadline, self.heard.recv()).await {
+            match tokio::time::timeout_at(deadline, self.ears.heard.recv()).await {
                 Ok(Some(heard)) => self.hear(heard).await?,
                 Ok(None) | Err(_) => return Err(self.matcher.missing(index).into()),
             }
@@ -346,7 +342,7 @@ impl Player<'_> {
 
     /// Handles everything that has arrived, without waiting.
     async fn listen(&mut self) -> Result<(), Fault> {
-        while let Ok(heard) = self.heard.try_recv() {
+        while let Ok(heard) = self.ears.heard.try_recv() {
             self.hear(heard).await?;
         }
         Ok(())
@@ -354,7 +350,7 @@ impl Player<'_> {
 
     /// Receives until the cloud sends nothing more.
     async fn quiet(&mut self) -> Result<(), Fault> {
-        while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.heard.recv()).await {
+        while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.ears.heard.recv()).await {
             self.hear(heard).await?;
         }
         Ok(())

@@ -43,8 +43,17 @@ impl Drop for Socket {
 }
 
 /// The channel for received frames.
-pub(super) fn ears() -> (mpsc::Sender<Heard>, mpsc::Receiver<Heard>) {
-    mpsc::channel(HEARD_MAX)
+pub(super) struct Ears {
+    /// Each connection has a clone.
+    pub(super) sender: mpsc::Sender<Heard>,
+    pub(super) heard: mpsc::Receiver<Heard>,
+}
+
+impl Default for Ears {
+    fn default() -> Self {
+        let (sender, heard) = mpsc::channel(HEARD_MAX);
+        Self { sender, heard }
+    }
 }
 
 impl Socket {

@@ -118,7 +118,8 @@ impl<E: Into<IdentityError>> From<E> for Unrecorded {
     }
 }
 
-/// The records of one cluster.
+/// The records of one cluster. It has many fields because records, Nodes, questions, registrations, pauses and
+/// deletions change at different times and are locked separately.
 pub struct Identities {
     store: Arc<dyn SecretStore>,
     nodes: Arc<dyn NodeLookup>,

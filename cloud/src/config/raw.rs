@@ -9,7 +9,7 @@ use super::{ADMIN_PORT, Devices, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT, WatchEven
 use crate::edgecontroller::index::INDEX_BYTES_MAX;
 use crate::edgecontroller::upstream::RequestBounds;
 
-/// The whole file.
+/// The whole file: one field for each key at its top level.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct RawConfig {

@@ -102,7 +102,8 @@ pub enum Effect {
     ListPods(NodeId),
 }
 
-/// All that is known about edge nodes, and the rules that keep it consistent.
+/// All that is known about edge nodes, and the rules that keep it consistent. It has many fields because one event may
+/// change objects, pods, running lists and the accounted memory, which must then agree.
 pub struct Index {
     down: Arc<NodeObjectCache>,
     pods: PodManager,

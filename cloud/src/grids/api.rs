@@ -18,81 +18,83 @@ use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::{Grid, GridSpec};
 
-/// One Deployment per unit.
-#[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
-#[kube(
-    group = "superedge.io",
-    version = "v1",
-    kind = "DeploymentGrid",
-    doc = "One Deployment per unit of nodes",
-    namespaced,
-    shortname = "dg",
-    status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 63").message("the name becomes a label value of the children: at most 63 characters"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
-    printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
-)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DeploymentGridSpec {
-    /// Node label whose values define the units: one Deployment runs on the nodes of each unit.
-    #[schemars(length(min = 1))]
-    pub grid_uniq_key: String,
-    /// Spec of the Deployments (apps/v1 `DeploymentSpec`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template: Option<WorkloadTemplate>,
-    /// Alternatives to `template`, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
-    /// Name of the alternative that each unit uses, by unit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub templates: Option<BTreeMap<String, String>>,
-    /// Template of units not in `templates`; `default` or empty means `template`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub default_template_name: Option<String>,
-    /// Whether unused members of `templatePool` are removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auto_delete_unused_template: Option<bool>,
+/// The spec of a grid of workloads. kube derives one kind from one struct, so the fields are written here for both.
+macro_rules! workload_grid_spec {
+    ($(#[$attribute:meta])* $visibility:vis struct $name:ident { $(#[$key:meta])* key, $(#[$template:meta])* template }) => {
+        $(#[$attribute])*
+        #[serde(rename_all = "camelCase", default)]
+        $visibility struct $name {
+            $(#[$key])*
+            #[schemars(length(min = 1))]
+            pub grid_uniq_key: String,
+            $(#[$template])*
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub template: Option<WorkloadTemplate>,
+            /// Alternatives to `template`, by name.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
+            /// Name of the alternative that each unit uses, by unit.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub templates: Option<BTreeMap<String, String>>,
+            /// Template of units not in `templates`; `default` or empty means `template`.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub default_template_name: Option<String>,
+            /// Whether unused members of `templatePool` are removed.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub auto_delete_unused_template: Option<bool>,
+        }
+    };
 }
 
-/// One StatefulSet per unit.
-#[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
-#[kube(
-    group = "superedge.io",
-    version = "v1",
-    kind = "StatefulSetGrid",
-    doc = "One StatefulSet per unit of nodes",
-    namespaced,
-    shortname = "ssg",
-    status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 50").message("the name of a unit's StatefulSet has at most 52 characters: at most 50 for the grid's name"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are DNS labels: lower case letters, digits and '-'"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
-    printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
-)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StatefulSetGridSpec {
-    /// Node label whose values define the units: one StatefulSet runs on the nodes of each unit.
-    #[schemars(length(min = 1))]
-    pub grid_uniq_key: String,
-    /// Spec of the StatefulSets (apps/v1 `StatefulSetSpec`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template: Option<WorkloadTemplate>,
-    /// Alternatives to `template`, by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
-    /// Name of the alternative that each unit uses, by unit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub templates: Option<BTreeMap<String, String>>,
-    /// Template of units not in `templates`; `default` or empty means `template`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub default_template_name: Option<String>,
-    /// Whether unused members of `templatePool` are removed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auto_delete_unused_template: Option<bool>,
+workload_grid_spec! {
+    /// One Deployment per unit.
+    #[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "superedge.io",
+        version = "v1",
+        kind = "DeploymentGrid",
+        doc = "One Deployment per unit of nodes",
+        namespaced,
+        shortname = "dg",
+        status = "GridStatus",
+        validation = Rule::new("self.metadata.name.size() <= 63").message("the name becomes a label value of the children: at most 63 characters"),
+        printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
+        printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
+        printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
+        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    )]
+    pub struct DeploymentGridSpec {
+        /// Node label whose values define the units: one Deployment runs on the nodes of each unit.
+        key,
+        /// Spec of the Deployments (apps/v1 `DeploymentSpec`).
+        template
+    }
+}
+
+workload_grid_spec! {
+    /// One StatefulSet per unit.
+    #[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "superedge.io",
+        version = "v1",
+        kind = "StatefulSetGrid",
+        doc = "One StatefulSet per unit of nodes",
+        namespaced,
+        shortname = "ssg",
+        status = "GridStatus",
+        validation = Rule::new("self.metadata.name.size() <= 50").message("the name of a unit's StatefulSet has at most 52 characters: at most 50 for the grid's name"),
+        validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are DNS labels: lower case letters, digits and '-'"),
+        printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
+        printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
+        printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
+        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    )]
+    pub struct StatefulSetGridSpec {
+        /// Node label whose values define the units: one StatefulSet runs on the nodes of each unit.
+        key,
+        /// Spec of the StatefulSets (apps/v1 `StatefulSetSpec`).
+        template
+    }
 }
 
 /// One Service for all units, whose requests stay inside each unit.

@@ -87,6 +87,8 @@ enum Done {
     },
 }
 
+/// One connection of a node, owned by its task. It has many fields because everything ends together with the
+/// connection: the work that runs or waits for the node, and the memory and permits that are held for it.
 struct NodeSession {
     hub: Arc<Hub>,
     node: NodeId,

@@ -15,7 +15,7 @@ use crate::kube::{Waiting, WatchSpec, is_path_segment};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Selection {
     pub(super) resource: Resource,
-    /// Empty for all namespaces and for cluster subscription.
+    /// Empty for all namespaces and for cluster scope.
     pub(super) namespace: String,
     pub(super) label_selector: String,
     pub(super) field_selector: String,

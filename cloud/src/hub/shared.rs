@@ -49,7 +49,8 @@ pub(super) enum Stage {
     Failed(Closed),
 }
 
-/// The objects of one resource and selector, and the sessions that follow them.
+/// The objects of one resource and selector, and the sessions that follow them. It has many fields because its parts
+/// are locked separately: sessions read the copy while a list or a change is applied.
 #[derive(Debug)]
 pub(super) struct SharedWatch {
     resource: Resource,

@@ -63,9 +63,9 @@ impl View {
 
     /// Records the current state of these changed keys, whether or not it is sent.
     pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
-        if self.recording.is_some() {
+        if let Some(recording) = &self.recording {
             for (subscription, key) in keys {
-                self.lookup(*subscription, key);
+                recording.looked_up(*subscription, key, &self.find(*subscription, key));
             }
         }
     }
@@ -177,8 +177,12 @@ impl NodeView for View {
         }
     }
 
+    /// Notes a key whose state is not known yet, so that it is offered again once it is.
     fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
         let found = self.find(subscription, key);
+        if subscription == SubscriptionId::NODE && self.is_late(key, &found) {
+            self.deferred.lock().insert(key.clone());
+        }
         if let Some(recording) = &self.recording {
             recording.looked_up(subscription, key, &found);
         }
@@ -218,16 +222,15 @@ impl View {
         }
         let pods = || self.down.pods_on(&self.node);
         let volume = if self.kubeedge { self.volumes.lookup(key, pods) } else { None };
-        let lookup = volume.unwrap_or_else(|| self.down.lookup(&self.node, key));
-        let is_late = match lookup {
+        volume.unwrap_or_else(|| self.down.lookup(&self.node, key))
+    }
+
+    fn is_late(&self, key: &ObjectKey, found: &Lookup) -> bool {
+        match found {
             Lookup::Pending => true,
             Lookup::Unreadable(_) => self.down.is_doubtful(&self.node, key),
             Lookup::Present(_) | Lookup::Absent | Lookup::Unwanted(_) => false,
-        };
-        if is_late {
-            self.deferred.lock().insert(key.clone());
         }
-        lookup
     }
 }
 

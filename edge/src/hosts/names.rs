@@ -1,8 +1,11 @@
 //! Computes uniform names from objects.
 //!
 //! Of the objects, only the data that names need is kept: grids, the units of nodes, and which slices belong to the
-//! Services that govern pods of this node's units. So the cost of a change depends on what it affects. Without a
-//! StatefulSetGrid nothing else is read or kept.
+//! Services that govern pods of this node's units. So the cost of a change depends on what it affects.
+//!
+//! The graph of the wrapper ([`tombolo_grid::Graph`]) also has nodes and slices, but it exists only for the wrapper or
+//! the DNS server, and leaves out namespaces that are too large for it. The names work with `dns.hostsPath` alone too
+//! and include all namespaces, and without a StatefulSetGrid nothing else is read or kept for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -54,6 +54,14 @@ enum ReplyTarget {
     Reference,
 }
 
+/// The mark of a complete store: its content up to a revision.
+struct Completion {
+    epoch: Epoch,
+    revision: CloudRevision,
+    /// When the store counts as complete; `None` once it does.
+    due: Option<Instant>,
+}
+
 /// One session and its link.
 pub(super) struct KubeEdgeDriver {
     node: NodeId,
@@ -65,10 +73,7 @@ pub(super) struct KubeEdgeDriver {
     /// Bounded by the session, which takes a bounded number of requests.
     waiting: HashMap<RequestId, ReplyTarget>,
     lease: LeaseKeeper,
-    epoch: Epoch,
-    revision: CloudRevision,
-    /// When the store counts as complete; `None` once it does.
-    complete_at: Option<Instant>,
+    completion: Completion,
     /// The cloud has sent a document, so it has accepted this node.
     heard: bool,
     achieved: Achieved,
@@ -96,9 +101,11 @@ impl KubeEdgeDriver {
             applier,
             waiting: HashMap::new(),
             lease: LeaseKeeper::new(parts.node.clone()),
-            epoch,
-            revision: CloudRevision::default(),
-            complete_at: Some(Instant::now() + QUIET),
+            completion: Completion {
+                epoch,
+                revision: CloudRevision::default(),
+                due: Some(Instant::now() + QUIET),
+            },
             heard: false,
             achieved: Achieved::begin(),
             goodbye: None,
@@ -125,7 +132,7 @@ impl KubeEdgeDriver {
             tokio::select! {
                 event = self.link.next() => self.handle(parts, event)?,
                 () = sleep_until(timeout) => self.session.handle_timeout(self.clock.now()),
-                () = sleep_until(self.complete_at) => self.complete(),
+                () = sleep_until(self.completion.due) => self.complete(),
                 outcome = self.applier.applied() => self.finish_applying(parts, outcome?),
                 Some(command) = parts.commands.recv() => self.command(parts, command),
                 Ok(()) = parts.kinds.discovered.changed() => self.learn(parts),
@@ -242,8 +249,8 @@ impl KubeEdgeDriver {
             match event {
                 EdgeEvent::Deliver { lane, seq, subscription, change } => {
                     parts.metrics.deliveries.inc();
-                    if self.complete_at.is_some() {
-                        self.complete_at = Some(Instant::now() + QUIET);
+                    if let Some(due) = &mut self.completion.due {
+                        *due = Instant::now() + QUIET;
                     }
                     self.consider(&change);
                     self.applier.push(Work::Deliver { lane, seq, subscription: Some(subscription), change });
@@ -274,7 +281,7 @@ impl KubeEdgeDriver {
     /// Records the newest revision, and requests objects that a pod refers to and the store lacks.
     fn consider(&mut self, change: &Change) {
         let Change::Upsert(object) = change else { return };
-        self.revision = self.revision.max(object.version.revision);
+        self.completion.revision = self.completion.revision.max(object.version.revision);
         if &*object.key.resource().name != "pods" {
             return;
         }
@@ -322,8 +329,8 @@ impl KubeEdgeDriver {
 
     /// Marks the store as complete, since the cloud has sent nothing for a while.
     fn complete(&mut self) {
-        self.complete_at = None;
-        let (epoch, revision) = (self.epoch.clone(), self.revision);
+        self.completion.due = None;
+        let (epoch, revision) = (self.completion.epoch.clone(), self.completion.revision);
         self.applier.push(Work::CaughtUp { subscription: SubscriptionId::NODE, epoch, revision });
     }
 

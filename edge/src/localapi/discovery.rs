@@ -62,16 +62,21 @@ const DOCUMENT_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 /// OpenAPI documents that are kept, at most.
 const DOCUMENTS_MAX: usize = 96;
 
+/// The query of the cloud for discovery, of which one runs at a time.
+struct Query {
+    /// Held while the cloud is asked.
+    asking: Arc<tokio::sync::Mutex<()>>,
+    /// The outcome of the last query, sent when `asking` is released.
+    outcome: watch::Sender<Result<(), String>>,
+}
+
 /// Keeps the cluster's discovery and OpenAPI documents.
 pub(super) struct Discovery {
     documents: Documents,
     openapi: Arc<Kept>,
     registry: Registry,
     pace: Mutex<Pace>,
-    /// Held while the cloud is asked.
-    asking: Arc<tokio::sync::Mutex<()>>,
-    /// The outcome of the last query, sent when `asking` is released.
-    outcome: watch::Sender<Result<(), String>>,
+    query: Query,
     /// When a client of this node last wrote a definition.
     written: Mutex<Option<Instant>>,
     /// When the OpenAPI index was last requested.
@@ -97,8 +102,7 @@ impl Discovery {
             documents,
             registry,
             pace: Mutex::default(),
-            asking: Arc::default(),
-            outcome: watch::Sender::new(Ok(())),
+            query: Query { asking: Arc::default(), outcome: watch::Sender::new(Ok(())) },
             written: Mutex::default(),
             index_asked: tokio::sync::Mutex::default(),
             fetching: tokio::sync::Mutex::default(),
@@ -149,7 +153,7 @@ impl Discovery {
             let Ok(session) = state.wait_for(HubState::online).await.map(|state| state.sessions) else {
                 return;
             };
-            let asking = Arc::clone(&self.asking).lock_owned().await;
+            let asking = Arc::clone(&self.query.asking).lock_owned().await;
             let mut wait = match self.ask(asking, Instant::now()).await {
                 Ok(()) => self.bring_documents().await,
                 Err(error) => {
@@ -185,8 +189,8 @@ impl Discovery {
     /// The query continues in a task of its own when its callers stop waiting.
     async fn renew(self: &Arc<Self>) -> Result<(), String> {
         loop {
-            let mut outcome = self.outcome.subscribe();
-            let asking = Arc::clone(&self.asking).try_lock_owned();
+            let mut outcome = self.query.outcome.subscribe();
+            let asking = Arc::clone(&self.query.asking).try_lock_owned();
             let is_first = asking.is_ok();
             if let Ok(asking) = asking {
                 let written = *self.written.lock();
@@ -211,7 +215,7 @@ impl Discovery {
         let outcome = self.refresh().await;
         // Released first, so that notified callers can acquire it.
         drop(asking);
-        let _ = self.outcome.send_replace(outcome.clone());
+        let _ = self.query.outcome.send_replace(outcome.clone());
         outcome
     }
 

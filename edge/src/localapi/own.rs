@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tombolo_apicore::backend::{PatchType, WriteBackend, WriteReply, WriteRequest, WriteVerb};
 use tombolo_apicore::history::ChangeStream;
 use tombolo_apicore::kinds::KindInfo;
@@ -200,16 +200,13 @@ fn creation(key: &ObjectKey, mut object: Value) -> Call {
 }
 
 /// The call that makes this change to an object.
-fn change(kind: ReportKind, key: &ObjectKey, new: &Value, mut difference: Value) -> Call {
-    let mut path = paths::object(key);
+fn change(kind: ReportKind, key: &ObjectKey, new: &Value, difference: Value) -> Call {
     if kind == ReportKind::Status {
-        path.push_str("/status");
-        // The UID prevents the status from being written to another object that got the name meanwhile.
-        difference["metadata"] = json!({"uid": new["metadata"]["uid"]});
+        return Call::patch_status(key, new["metadata"]["uid"].as_str(), difference);
     }
     Call {
         method: "PATCH".to_owned(),
-        path_and_query: path,
+        path_and_query: paths::object(key),
         content_type: PatchType::Strategic.media_type().to_owned(),
         body: difference.to_string(),
     }

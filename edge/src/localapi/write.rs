@@ -81,7 +81,7 @@ impl ThroughTheCloud {
                 Ok(_) => {}
             }
         }
-        match self.pass(&request, kind != ReportKind::Status).await {
+        match self.pass(&request, kind.keeps_answer()).await {
             Ok(reply) => Ok(reply),
             Err(Unexecuted::Refused(error)) => Err(error),
             Err(Unexecuted::Unanswered(CallError::Offline | CallError::Lost | CallError::TimedOut)) => {

@@ -63,7 +63,8 @@ pub(super) struct Published {
 
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
-/// A write transaction, with the tables open that most commits touch.
+/// A write transaction, with the tables open that most commits touch. It has many fields because each table is one, and
+/// rows are written together with counts, revisions and publications that are derived from them.
 pub(super) struct Batch<'t> {
     objects: Bodies<'t>,
     hidden: Lazy<'t, &'static [u8], ()>,
@@ -498,8 +499,7 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Trims the log. It also makes room for the next changes, so that not every commit has to rewrite the log's old
-    /// end.
+    /// Trims the log, and makes room for the next changes: not every commit should rewrite the log's old end.
     fn trim_log(&mut self) -> Result<(), WriteError> {
         let LogBounds { rows, bytes } = self.bounds;
         if self.log.len().map_err(storage)? <= rows && self.state.log_bytes <= bytes {

@@ -68,10 +68,7 @@ struct Disk {
     countdown: Option<u64>,
     /// The next sync fails, and it is unknown which writes it made durable.
     failing: bool,
-    /// Operations, including reads, until each one fails with this error of the system.
-    broken: Option<(u64, i32)>,
-    /// Whether only one operation fails.
-    heals: bool,
+    broken: Option<Breakage>,
     /// The next write panics, as the database's code may.
     panicking: bool,
     /// Grows with each power loss. Backends that were opened before no longer work.
@@ -80,6 +77,17 @@ struct Disk {
     set_aside: u64,
     draft: Option<FaultyDisk>,
     rng: StdRng,
+}
+
+/// A coming failure of operations, including reads.
+#[derive(Debug)]
+struct Breakage {
+    /// Operations that succeed before it.
+    left: u64,
+    /// The error of the system.
+    errno: i32,
+    /// Whether only one operation fails.
+    heals: bool,
 }
 
 #[derive(Debug)]
@@ -99,7 +107,6 @@ impl FaultyDisk {
             countdown: None,
             failing: false,
             broken: None,
-            heals: false,
             panicking: false,
             boots: 0,
             capacity: u64::MAX,
@@ -112,14 +119,12 @@ impl FaultyDisk {
 
     /// Makes every operation after this many more fail with the system error `errno`, until [`FaultyDisk::mend`].
     pub(crate) fn break_after(&self, operations: u64, errno: i32) {
-        let mut disk = self.disk.lock();
-        (disk.broken, disk.heals) = (Some((operations, errno)), false);
+        self.disk.lock().broken = Some(Breakage { left: operations, errno, heals: false });
     }
 
     /// As [`FaultyDisk::break_after`] for a single operation.
     pub(crate) fn fail_once_after(&self, operations: u64, errno: i32) {
-        let mut disk = self.disk.lock();
-        (disk.broken, disk.heals) = (Some((operations, errno)), true);
+        self.disk.lock().broken = Some(Breakage { left: operations, errno, heals: true });
     }
 
     /// Lets operations succeed again.
@@ -273,14 +278,14 @@ impl Backend {
     fn unnoted<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
         let mut disk = self.disk.lock();
         match &mut disk.broken {
-            Some((0, errno)) => {
+            Some(Breakage { left: 0, errno, heals }) => {
                 let error = io::Error::from_raw_os_error(*errno);
-                if disk.heals {
+                if *heals {
                     disk.broken = None;
                 }
                 return Err(error);
             }
-            Some((left, _)) => *left -= 1,
+            Some(Breakage { left, .. }) => *left -= 1,
             None => {}
         }
         if disk.boots != self.boot {

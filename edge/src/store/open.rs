@@ -12,6 +12,7 @@ use tracing::warn;
 
 use super::error::{OpenError, is_damage};
 use super::medium::{FileMedium, Medium};
+use super::row::LogRow;
 use super::salvage::Salvage;
 use super::schema::{self, SCHEMA, Unusable};
 use super::seal::Sealer;
@@ -102,7 +103,7 @@ pub(super) fn on_medium(
 ) -> Result<Opened, OpenError> {
     let sealer = Arc::new(sealer);
     let mut set_aside = None;
-    let (db, view) = loop {
+    let (db, view, log) = loop {
         match usable(&*medium, &sealer, first) {
             Ok(usable) => break usable,
             Err(Unusable::Newer(found)) => return Err(OpenError::Newer { found, supported: SCHEMA }),
@@ -117,9 +118,7 @@ pub(super) fn on_medium(
             }
         }
     };
-    let shared =
-        Shared::new(medium, sealer, bounds, lock, view).map_err(|e| OpenError::Storage(e.to_string()))?;
-    let shared = Arc::new(shared);
+    let shared = Arc::new(Shared::new(medium, sealer, bounds, lock, (view, log)));
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
     let writer = DatabaseWriter { db: Some(db), shared: Arc::clone(&shared), jobs: queue };
     std::thread::Builder::new()
@@ -146,13 +145,12 @@ fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(St
     Ok((place, salvage.to_string()))
 }
 
+/// A database that is in order, its newest state, and its log.
+type Checked = (Database, CommittedView, Vec<LogRow>);
+
 /// Opens and checks the content. Apparent damage does not count if the disk reported an error meanwhile, since the
 /// database may then fail in any way.
-fn usable(
-    medium: &dyn Medium,
-    sealer: &Arc<Sealer>,
-    first: Revision,
-) -> Result<(Database, CommittedView), Unusable> {
+fn usable(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<Checked, Unusable> {
     // Clear earlier errors.
     drop(medium.trouble());
     match checked(medium, sealer, first) {
@@ -165,11 +163,7 @@ fn usable(
 }
 
 /// Reads every page and every row once, so that damage is found now and not in the middle of an answer.
-fn checked(
-    medium: &dyn Medium,
-    sealer: &Arc<Sealer>,
-    first: Revision,
-) -> Result<(Database, CommittedView), Unusable> {
+fn checked(medium: &dyn Medium, sealer: &Arc<Sealer>, first: Revision) -> Result<Checked, Unusable> {
     let mut db = open_database(medium).map_err(unusable)?;
     match guarded(|| db.check_integrity()) {
         Ok(true) => {}
@@ -178,13 +172,9 @@ fn checked(
         Err(error) => return Err(unusable(error)),
     }
     schema::prepare(&db, sealer, (fresh_id(), first))?;
-    let read = || {
-        let view = CommittedView::read(&db, Arc::clone(sealer))?;
-        view.verify()?;
-        Ok(view)
-    };
+    let read = || CommittedView::checked(&db, Arc::clone(sealer));
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
-        Ok(Ok(view)) => Ok((db, view)),
+        Ok(Ok((view, log))) => Ok((db, view, log)),
         Ok(Err(super::ReadError::Damaged(what))) => Err(Unusable::Damaged(format!("unreadable {what} row"))),
         Ok(Err(super::ReadError::Corrupted(why))) => Err(Unusable::Damaged(why)),
         Ok(Err(error)) => Err(Unusable::Disk(error.into())),

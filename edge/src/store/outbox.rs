@@ -4,10 +4,13 @@
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tombolo_apicore::backend::PatchType;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::keys;
+use crate::paths;
 
 /// Maximum number of waiting reports; further ones are refused.
 pub const REPORTS_MAX: u64 = 8192;
@@ -63,6 +66,11 @@ impl ReportKind {
             Self::Removal | Self::Event => None,
         }
     }
+
+    /// Whether the object in the cloud's answer is stored even if nothing else here needs it.
+    pub(crate) fn keeps_answer(self) -> bool {
+        matches!(self, Self::Lease | Self::Event)
+    }
 }
 
 /// A Kubernetes API call to make as this node.
@@ -77,6 +85,22 @@ pub struct Call {
     pub content_type: String,
     /// JSON text; empty for none.
     pub body: String,
+}
+
+impl Call {
+    /// The call that changes the status of an object by a strategic merge patch. The UID prevents the change of another
+    /// object that got the name meanwhile.
+    pub(crate) fn patch_status(key: &ObjectKey, uid: Option<&str>, mut patch: Value) -> Self {
+        if let Some(uid) = uid {
+            patch["metadata"] = json!({"uid": uid});
+        }
+        Self {
+            method: "PATCH".to_owned(),
+            path_and_query: paths::part(key, "status"),
+            content_type: PatchType::Strategic.media_type().to_owned(),
+            body: patch.to_string(),
+        }
+    }
 }
 
 /// A report to make.

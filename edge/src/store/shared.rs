@@ -68,16 +68,15 @@ impl Shared {
         sealer: Arc<Sealer>,
         bounds: LogBounds,
         lock: Option<File>,
-        view: CommittedView,
-    ) -> Result<Self, ReadError> {
+        (view, log): (CommittedView, Vec<LogRow>),
+    ) -> Self {
         let floor = Revision(view.state.floor);
         let mut current =
             Current { view: None, logs: HashMap::new(), histories: Histories::new(MEMORY_LOG), floor };
         let attestation = Mutex::new(view.state.attestation());
-        let rows = view.log()?;
         current.view = Some(Arc::new(view));
         let mut compressor = Compressor::default();
-        for publication in rows.into_iter().map(published) {
+        for publication in log.into_iter().map(published) {
             current.push(publication, &mut compressor);
         }
         current.fit();
@@ -87,7 +86,7 @@ impl Shared {
         let (current, compressor) = (RwLock::new(current), Mutex::new(compressor));
         let gone = Mutex::default();
         let failure = watch::Sender::new(None);
-        Ok(Self {
+        Self {
             current,
             sealer,
             bounds,
@@ -100,7 +99,7 @@ impl Shared {
             failure,
             lock,
             compressor,
-        })
+        }
     }
 
     /// Marks the store as failed. It must be opened again.

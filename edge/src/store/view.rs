@@ -85,15 +85,36 @@ pub(super) enum Found {
 impl CommittedView {
     /// The newest committed state, read from the file. Scans every row.
     pub(super) fn read(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
+        let view = Self::uncounted(db, sealer)?;
+        let mut tally = ObjectCounts::default();
+        for entry in view.txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
+            tally.add(ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state);
+        }
+        Ok(Self { tally, ..view })
+    }
+
+    /// As [`Self::read`], but reads every row whole, and returns the log too.
+    pub(super) fn checked(db: &Database, sealer: Arc<Sealer>) -> Result<(Self, Vec<LogRow>), ReadError> {
+        let view = Self::uncounted(db, sealer)?;
+        let mut tally = ObjectCounts::default();
+        for entry in view.txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
+            let (key, row) = entry.map_err(reading)?;
+            let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
+            let row = ObjectRow::decode(row.value())?;
+            plain(&view.sealer, &key, &row)?;
+            tally.add(row.state);
+        }
+        let log = view.log()?;
+        outbox::verify(&view.txn.open_table(OUTBOX).map_err(reading)?)?;
+        Ok((Self { tally, ..view }, log))
+    }
+
+    fn uncounted(db: &Database, sealer: Arc<Sealer>) -> Result<Self, ReadError> {
         let txn = db.begin_read().map_err(reading)?;
         let state = schema::read_state(&txn.open_table(META).map_err(reading)?)?;
         let subscriptions =
             Arc::new(schema::read_subscriptions(&txn.open_table(SUBSCRIPTIONS).map_err(reading)?)?);
-        let mut tally = ObjectCounts::default();
-        for entry in txn.open_table(OBJECTS).map_err(reading)?.iter().map_err(reading)? {
-            tally.add(ObjectRow::head(entry.map_err(reading)?.1.value())?.0.state);
-        }
-        Ok(Self { txn, sealer, state, subscriptions, tally })
+        Ok(Self { txn, sealer, state, subscriptions, tally: ObjectCounts::default() })
     }
 
     /// The state after a commit, with the results of the writer.
@@ -266,18 +287,6 @@ impl CommittedView {
 
     pub(super) fn reports_waiting(&self) -> Result<u64, ReadError> {
         self.txn.open_table(OUTBOX).map_err(reading)?.len().map_err(reading)
-    }
-
-    /// Reads every row once.
-    pub(super) fn verify(&self) -> Result<(), ReadError> {
-        let table = self.txn.open_table(OBJECTS).map_err(reading)?;
-        for entry in table.iter().map_err(reading)? {
-            let (key, row) = entry.map_err(reading)?;
-            let key = keys::decode(key.value()).ok_or(ReadError::Damaged("key"))?;
-            plain(&self.sealer, &key, &ObjectRow::decode(row.value())?)?;
-        }
-        self.log()?;
-        outbox::verify(&self.txn.open_table(OUTBOX).map_err(reading)?)
     }
 
     fn row(&self, key: &ObjectKey) -> Result<Option<ObjectRow>, ReadError> {

@@ -19,7 +19,7 @@ pub(crate) fn warm_set() -> Vec<Selection> {
 }
 
 /// Whole resources as one store with one history. Each resource has its own subscription. A resource outside the warm
-/// set is followed after its first request.
+/// set is followed after its first request, and every read keeps it followed.
 #[derive(Debug, Clone)]
 pub(crate) struct WholeStore {
     subscriptions: Subscriptions,
@@ -30,7 +30,8 @@ impl WholeStore {
         Self { subscriptions }
     }
 
-    fn part(&self, resource: &Resource) -> Result<Subscribed, StoreError> {
+    /// The subscription of a resource, which is followed from now on.
+    fn follow(&self, resource: &Resource) -> Result<Subscribed, StoreError> {
         let selection = Selection::all(resource.clone());
         if let Some(subscription) = self.subscriptions.board.covering(&selection) {
             self.subscriptions.board.demand(subscription, None);
@@ -43,11 +44,11 @@ impl WholeStore {
 
 impl ServedStore for WholeStore {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
-        self.part(key.resource())?.get(key)
+        self.follow(key.resource())?.get(key)
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
-        self.part(resource)?.list(resource, namespace)
+        self.follow(resource)?.list(resource, namespace)
     }
 
     fn each(
@@ -56,7 +57,7 @@ impl ServedStore for WholeStore {
         namespace: Option<&str>,
         look: &mut dyn FnMut(Arc<Stored>),
     ) -> Result<Revision, StoreError> {
-        self.part(resource)?.each(resource, namespace, look)
+        self.follow(resource)?.each(resource, namespace, look)
     }
 
     fn list_at(
@@ -65,11 +66,11 @@ impl ServedStore for WholeStore {
         namespace: Option<&str>,
         revision: Revision,
     ) -> Result<Snapshot, StoreError> {
-        self.part(resource)?.list_at(resource, namespace, revision)
+        self.follow(resource)?.list_at(resource, namespace, revision)
     }
 
     fn watch(&self, resource: &Resource, since: Revision) -> Result<ChangeStream, StoreError> {
-        self.part(resource)?.watch(resource, since)
+        self.follow(resource)?.watch(resource, since)
     }
 
     fn revision(&self) -> Revision {

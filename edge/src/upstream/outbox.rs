@@ -14,7 +14,7 @@ use tombolo_runtime::time::sleep_until;
 use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, warn};
 
-use super::{CALL_TIMEOUT, Upstream};
+use super::{CALL_TIMEOUT, Upstream, is_temporary};
 use crate::hub::CallError;
 use crate::paths;
 use crate::store::{Learned, ReportKind, Waiting};
@@ -164,7 +164,7 @@ async fn conclude(
         }
     }
     let learned = answer.ok().filter(|reply| reply.code / 100 == 2 && report.kind != ReportKind::Removal);
-    let keep = matches!(report.kind, ReportKind::Lease | ReportKind::Event);
+    let keep = report.kind.keeps_answer();
     let learned = learned.map(|reply| Learned { key: report.key.clone(), body: reply.body, keep });
     if let Err(error) = upstream.store.settle(report.number, learned).await {
         warn!(%error, "cannot remove an answered report from the outbox; it will be sent again");
@@ -187,7 +187,7 @@ async fn overtaken(upstream: &Upstream, report: &Waiting) -> ReportOutcome {
             let another = meant.is_string() && found.is_string() && meant != found;
             if another { ReportOutcome::Settled } else { ReportOutcome::Refused }
         }
-        401 | 408 | 429 | 500..=599 => ReportOutcome::Again,
+        code if is_temporary(code) => ReportOutcome::Again,
         _ => ReportOutcome::Refused,
     }
 }
@@ -200,7 +200,7 @@ fn verdict(method: &str, code: u16) -> ReportOutcome {
         // Deleted, recreated with another UID, or created already.
         200..=299 | 404 | 409 | 410 => ReportOutcome::Settled,
         403 => ReportOutcome::Refused,
-        401 | 408 | 429 | 500..=599 => ReportOutcome::Again,
+        code if is_temporary(code) => ReportOutcome::Again,
         _ => ReportOutcome::Dropped,
     }
 }

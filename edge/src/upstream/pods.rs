@@ -7,21 +7,20 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
-use tombolo_apicore::backend::PatchType;
 use tombolo_apicore::history::ChangeKind;
-use tombolo_apicore::store::{Store as _, StoreError, Stored};
+use tombolo_apicore::store::{Store as _, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::{debug, warn};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Upstream;
 use super::status::{Step, merged, next_step};
+use crate::follow::{Following, News};
 use crate::paths;
 use crate::store::{Call, Report, ReportKind};
 
-/// Delay before the store is read again after an error.
+/// Delay before the next step of a pod after the outbox has not taken its report.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Pods with a scheduled next step, and the addresses in use.
@@ -36,66 +35,45 @@ pub(super) async fn run(upstream: Arc<Upstream>) {
     loop {
         upstream.own_turn().await;
         tokio::select! {
-            () = report(&upstream) => return,
+            () = report(&upstream) => {}
             () = upstream.kubelets_turn() => {}
         }
     }
 }
 
+/// Reports every step of the delivered pods until it is dropped.
 async fn report(upstream: &Upstream) {
-    repeat(upstream.store.commits(), || follow(upstream)).await;
-}
-
-/// Follows until the store is closed, and starts again after every end or error.
-async fn repeat<F>(mut commits: watch::Receiver<u64>, follow: impl Fn() -> F)
-where
-    F: Future<Output = Result<(), StoreError>>,
-{
-    loop {
-        // A commit from here on may be the one that the next attempt needs.
-        commits.borrow_and_update();
-        match follow().await {
-            // The watch fell behind: list again.
-            Ok(()) | Err(StoreError::Expired { .. }) => {}
-            // The store has no pods yet: wait for a commit.
-            Err(StoreError::NotSynced { .. }) => {
-                if commits.changed().await.is_err() {
-                    return;
-                }
-            }
-            Err(error) => {
-                warn!(%error, "cannot read the delivered pods");
-                tokio::time::sleep(RETRY).await;
-            }
-        }
-    }
-}
-
-async fn follow(upstream: &Upstream) -> Result<(), StoreError> {
     let resource = Resource::new("", "v1", "pods");
-    let snapshot = upstream.store.list(&resource, None)?;
-    let mut changes = upstream.store.watch(&resource, snapshot.revision)?;
+    let mut following = Following::new(Arc::new(upstream.store.clone()), [resource]);
     let mut pods = Pods::default();
-    for pod in &snapshot.items {
-        consider(upstream, &mut pods, pod).await;
-    }
     loop {
         tokio::select! {
-            batch = changes.next() => {
-                let Some(batch) = batch? else { return Ok(()) };
-                for change in batch {
-                    if change.kind == ChangeKind::Deleted {
-                        pods.forget(&change.object.key);
-                    } else {
-                        consider(upstream, &mut pods, &change.object).await;
-                    }
-                }
-            }
+            news = following.next() => take(upstream, &mut pods, news).await,
             () = pods.wait() => {
                 while let Some(key) = pods.pop_due(Instant::now()) {
                     if let Ok(Some(pod)) = upstream.store.get(&key) {
                         act(upstream, &mut pods, &pod, false).await;
                     }
+                }
+            }
+        }
+    }
+}
+
+async fn take(upstream: &Upstream, pods: &mut Pods, news: News) {
+    match news {
+        News::All(_, snapshot) => {
+            *pods = Pods::default();
+            for pod in &snapshot.items {
+                consider(upstream, pods, pod).await;
+            }
+        }
+        News::Changed(_, changes) => {
+            for change in changes {
+                let pod = &change.object;
+                match change.kind {
+                    ChangeKind::Deleted => pods.forget(&pod.key),
+                    ChangeKind::Added | ChangeKind::Modified => consider(upstream, pods, pod).await,
                 }
             }
         }
@@ -127,13 +105,7 @@ async fn act(upstream: &Upstream, pods: &mut Pods, pod: &Stored, may_wait: bool)
 }
 
 fn status_report(pod: &Stored, object: &Value, status: &Value) -> Report {
-    let call = Call {
-        method: "PATCH".to_owned(),
-        path_and_query: format!("{}/status", paths::object(&pod.key)),
-        content_type: PatchType::Strategic.media_type().to_owned(),
-        // With the UID, the status is not applied to a new pod of the same name.
-        body: json!({"metadata": {"uid": pod.uid.as_str()}, "status": status}).to_string(),
-    };
+    let call = Call::patch_status(&pod.key, Some(pod.uid.as_str()), json!({"status": status}));
     let shown = merged(&object["status"], status).to_string();
     Report { kind: ReportKind::Status, key: pod.key.clone(), call, status: Some(shown.into()), base: None }
 }
@@ -207,36 +179,7 @@ impl Pods {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
-    use tombolo_apicore::store::Revision;
-
     use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn no_commit_is_missed_and_a_lost_watch_begins_again_at_once() {
-        let (commits, told) = watch::channel(0_u64);
-        let attempts = Cell::new(0);
-        let not_synced = || StoreError::NotSynced { reason: String::new() };
-        let following = repeat(told, || {
-            attempts.set(attempts.get() + 1);
-            let attempt = attempts.get();
-            // The first commit arrives after the first attempt has read the store.
-            if attempt == 1 {
-                commits.send_modify(|count| *count += 1);
-            }
-            async move {
-                match attempt {
-                    1 => Err(not_synced()),
-                    2 => Err(StoreError::Expired { requested: Revision(1), oldest: Revision(2) }),
-                    3 => Ok(()),
-                    _ => std::future::pending().await,
-                }
-            }
-        });
-        let _ = tokio::time::timeout(Duration::from_secs(60), following).await;
-        assert_eq!(attempts.get(), 4);
-    }
 
     #[test]
     fn addresses_are_unique_and_stay() {

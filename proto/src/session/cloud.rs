@@ -53,6 +53,9 @@ enum CloudSessionPhase {
 }
 
 /// The cloud's end of one connection of one node. See the [module](crate::session) for how to drive it.
+///
+/// It has many fields because a frame, an offer or a timeout may change the phase, the windows, the subscriptions and
+/// the queues in one step.
 #[derive(Debug)]
 pub struct CloudSession {
     config: CloudConfig,

@@ -43,6 +43,9 @@ enum Phase {
 /// Deliveries carry positions of this session only. The owner must not mix sessions: before it makes a new one, it
 /// finishes or gives up the store writes that the old one handed out, so that the inventory is complete and no late
 /// write overwrites a newer version.
+///
+/// It has many fields because a frame or a timeout may change the phase, the inboxes, the requests and the
+/// subscriptions in one step.
 #[derive(Debug)]
 pub struct EdgeSession {
     config: EdgeConfig,
@@ -197,7 +200,7 @@ impl EdgeSession {
         self.lease = self.lease.max(Some(renew_time_micros));
     }
 
-    /// The subscription id for the next subscription.
+    /// The id for the next subscription.
     #[must_use]
     pub fn next_subscription(&self) -> SubscriptionId {
         self.subscriptions.next()

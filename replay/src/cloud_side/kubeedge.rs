@@ -29,7 +29,8 @@ const ACK_WITHIN_US: u64 = 5_000_000;
 /// (docs/reference/kubeedge.md#remote-calls).
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// One connection, and the frames of its session that are not matched yet.
+/// One connection, and the frames of its session that are not matched yet. It has many fields because the session's ids
+/// are not the recorded ones: by id, the maps tell what became of requests, queries and deliveries.
 pub(super) struct KubeEdgePeer {
     session: EdgeSession,
     now: Moment,

@@ -19,7 +19,7 @@ pub(super) struct Carrier {
     pub(super) version: Version,
 }
 
-/// Lines are identified by their index.
+/// The index, with one field for each kind of lookup. Lines are identified by their index.
 #[derive(Default)]
 pub(super) struct TranscriptIndex<'t> {
     /// Requests by id.

@@ -3,30 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tombolo_link::tls::{ClientTls, Identity, ServerTls, certificates_from_pem, provider};
+use tombolo_tests::pki::Authority;
 
 /// Creates a CA, a server certificate for 127.0.0.1 and a node certificate, all P-256.
 pub(crate) fn write(dir: &Path) -> anyhow::Result<()> {
-    let mut params = CertificateParams::default();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
-    std::fs::write(dir.join("ca.pem"), ca.pem())?;
-
-    let mut server = CertificateParams::default();
-    server.subject_alt_names = vec![SanType::IpAddress([127, 0, 0, 1].into())];
-    let mut node = CertificateParams::default();
-    node.distinguished_name = rcgen::DistinguishedName::new();
-    node.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    node.distinguished_name.push(DnType::CommonName, "system:node:floor");
-    for (name, params) in [("server", server), ("node", node)] {
-        let key = KeyPair::generate()?;
-        std::fs::write(dir.join(format!("{name}.pem")), params.signed_by(&key, &ca)?.pem())?;
-        std::fs::write(dir.join(format!("{name}.key")), key.serialize_pem())?;
+    let authority = Authority::new()?;
+    std::fs::write(dir.join("ca.pem"), authority.pem())?;
+    for (name, (certificate, key)) in [("server", authority.server()?), ("node", authority.node("floor")?)] {
+        std::fs::write(dir.join(format!("{name}.pem")), certificate)?;
+        std::fs::write(dir.join(format!("{name}.key")), key)?;
     }
     Ok(())
 }

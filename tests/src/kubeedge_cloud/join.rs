@@ -16,18 +16,16 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use sha2::Digest as _;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use x509_parser::prelude::FromDer as _;
 
-use crate::hub::Authority;
+use crate::pki::Authority;
 
 /// The JWT that this server accepts.
 const JWT: &str = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjQxMDI0NDQ4MDB9.c3RvY2s";
@@ -40,7 +38,7 @@ pub struct KubeEdgeJoin {
     /// `HOST:PORT`.
     pub address: SocketAddr,
     shared: Arc<KubeEdgeJoinState>,
-    task: JoinHandle<()>,
+    _tasks: JoinSet<()>,
 }
 
 struct KubeEdgeJoinState {
@@ -66,46 +64,20 @@ pub struct Asked {
     pub code: u16,
 }
 
-impl Drop for KubeEdgeJoin {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 impl KubeEdgeJoin {
     /// Listens.
     ///
     /// # Errors
     /// When no port can be bound.
     pub async fn start(authority: Arc<Authority>) -> Result<Self> {
-        let provider = tombolo_link::tls::provider();
-        let (chain, key) = authority.server()?;
-        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()?
-            .with_client_cert_verifier(Arc::new(AnyClient(Arc::clone(&provider))))
-            .with_single_cert(
-                vec![CertificateDer::from_pem_slice(chain.as_bytes())?],
-                PrivateKeyDer::from_pem_slice(key.as_bytes())?,
-            )?;
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from(authority.der().to_vec()))?;
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
         let life = Mutex::new((Duration::from_secs(60), Duration::from_secs(365 * 86_400)));
+        let clients = authority.verifier()?;
         let shared = Arc::new(KubeEdgeJoinState { authority, clients, life, asked: Mutex::default() });
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let (address, acceptor) = (listener.local_addr()?, TlsAcceptor::from(Arc::new(config)));
         let served = Arc::clone(&shared);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, shared) = (acceptor.clone(), Arc::clone(&served));
-                tokio::spawn(async move {
-                    if let Err(error) = serve(acceptor, stream, shared).await {
-                        tracing::info!(%error, "connection ended");
-                    }
-                });
-            }
-        });
-        Ok(Self { address, shared, task })
+        let serve = move |stream| serve(stream, Arc::clone(&served));
+        let any = Arc::new(AnyClient(tombolo_link::tls::provider()));
+        let (address, tasks) = shared.authority.serve_tls(any, serve).await?;
+        Ok(Self { address, shared, _tasks: tasks })
     }
 
     /// The token that operators give to edges: the hash of the CA certificate, then the JWT.
@@ -126,8 +98,7 @@ impl KubeEdgeJoin {
     }
 }
 
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream, shared: Arc<KubeEdgeJoinState>) -> Result<()> {
-    let stream = acceptor.accept(stream).await?;
+async fn serve(stream: TlsStream<TcpStream>, shared: Arc<KubeEdgeJoinState>) -> Result<()> {
     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let shown = shown.map(|certificate| certificate.clone().into_owned());
     let service = service_fn(move |request| {

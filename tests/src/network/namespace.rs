@@ -119,13 +119,8 @@ impl Namespace {
         let inside = listener.local_addr()?;
         self.relays.spawn(async move {
             let mut connections = JoinSet::new();
-            while let Ok((mut client, _)) = listener.accept().await {
-                connections.spawn(async move {
-                    if let Ok(mut server) = TcpStream::connect(outside).await {
-                        // Either end may close the connection, as on any network.
-                        let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                    }
-                });
+            while let Ok((client, _)) = listener.accept().await {
+                connections.spawn(relay(client, vec![outside]));
             }
         });
         Ok(inside)
@@ -142,4 +137,15 @@ fn run(command: &mut Command) -> Result<Output> {
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output)
+}
+
+/// Relays a connection to the first of these addresses that answers.
+pub(crate) async fn relay(mut client: TcpStream, targets: Vec<SocketAddr>) {
+    for target in targets {
+        if let Ok(mut server) = TcpStream::connect(target).await {
+            // Either end may close the connection, as on any network.
+            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            return;
+        }
+    }
 }

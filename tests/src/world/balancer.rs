@@ -6,8 +6,10 @@ use std::sync::Arc;
 use anyhow::Result;
 use parking_lot::Mutex;
 use rand::Rng;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
+
+use crate::network::relay;
 
 /// Relays each connection to the first port of its list that answers. It stops when dropped.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ impl Balancer {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let (port, targets) = (listener.local_addr()?.port(), Arc::new(Mutex::new(targets)));
         let (mut tasks, connections) = (JoinSet::new(), Arc::default());
-        tasks.spawn(relay(listener, Arc::clone(&targets), Arc::clone(&connections)));
+        tasks.spawn(serve(listener, Arc::clone(&targets), Arc::clone(&connections)));
         Ok(Self { port, targets, connections, _tasks: tasks })
     }
 
@@ -52,20 +54,11 @@ impl Balancer {
     }
 }
 
-async fn relay(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>, open: Arc<Mutex<Vec<AbortHandle>>>) {
+async fn serve(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>, open: Arc<Mutex<Vec<AbortHandle>>>) {
     let mut connections = JoinSet::new();
-    while let Ok((mut client, _)) = listener.accept().await {
-        let targets = targets.lock().clone();
-        let handle = connections.spawn(async move {
-            for target in targets {
-                if let Ok(mut server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await {
-                    // Either end may close the connection, as on any network.
-                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-                    return;
-                }
-            }
-        });
-        open.lock().push(handle);
+    while let Ok((client, _)) = listener.accept().await {
+        let targets = targets.lock().iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect();
+        open.lock().push(connections.spawn(relay(client, targets)));
         while connections.try_join_next().is_some() {}
     }
 }

@@ -11,12 +11,13 @@ use http_body_util::BodyExt;
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
+use rcgen::{CertificateParams, Issuer, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tombolo_apiserver::{Embedded, Options};
 use tombolo_runtime::{Trigger, drain};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions};
+use tombolo_tests::pki::{issue, node_params};
 
 use crate::cases::{Call, Caller, Case, Question};
 use crate::rights::NODES;
@@ -221,15 +222,9 @@ async fn client(kubeconfig: &Value, user: Value) -> Result<Client> {
 
 /// Credentials of a node for a kubeconfig.
 fn certificate(issuer: &Issuer<'_, KeyPair>, node: &str) -> Result<Value> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
-    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
-    params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-    let key = KeyPair::generate()?;
-    let leaf = params.signed_by(&key, issuer)?;
+    let (certificate, key) = issue(&node_params(node), issuer)?;
     Ok(json!({
-        "client-certificate-data": STANDARD.encode(leaf.pem()),
-        "client-key-data": STANDARD.encode(key.serialize_pem()),
+        "client-certificate-data": STANDARD.encode(certificate),
+        "client-key-data": STANDARD.encode(key),
     }))
 }

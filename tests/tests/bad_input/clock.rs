@@ -1,17 +1,17 @@
 //! Clocks that are a day apart.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use tombolo_testkit::{free_port, wait_for};
-use tombolo_tests::hub::{Authority, RawHub};
+use tombolo_tests::hub::RawHub;
+use tombolo_tests::pki::Authority;
 use tombolo_tests::world::{DEADLINE, binary};
 
 use super::objects::now_millis;
@@ -19,44 +19,33 @@ use super::{refusal, says};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A join port whose clock differs by this many hours from ours. Returns its address and a token.
-async fn join_port(hours: i64) -> (String, String) {
+/// A join port whose clock differs by this many hours from ours; it closes when the set is dropped. Returns its address
+/// and a token.
+async fn join_port(hours: i64) -> (String, String, JoinSet<()>) {
     let authority = Authority::new().unwrap();
-    let (chain, key) = authority.server().unwrap();
-    let certificate = CertificateDer::from_pem_slice(chain.as_bytes()).unwrap();
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
-    let config = rustls::ServerConfig::builder_with_provider(tombolo_link::tls::provider())
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![certificate], key)
-        .unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    let token = format!("{}.a.b.c", hex::encode(Sha256::digest(authority.der())));
-    tokio::spawn(async move {
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        while let Ok((stream, _)) = listener.accept().await {
-            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
-            let mut request = [0; 4096];
-            let _ = stream.read(&mut request).await;
-            let date = (Timestamp::now() + hours.hours()).strftime("%a, %d %b %Y %H:%M:%S GMT");
-            let ca = authority.der();
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                ca.len()
-            );
-            let _ = stream.write_all(&[head.as_bytes(), ca].concat()).await;
-            let _ = stream.shutdown().await;
+    let ca = authority.der().clone();
+    let token = format!("{}.a.b.c", hex::encode(Sha256::digest(&ca)));
+    let answer = move |mut stream: TlsStream<TcpStream>| {
+        let date = (Timestamp::now() + hours.hours()).strftime("%a, %d %b %Y %H:%M:%S GMT");
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            ca.len()
+        );
+        let answer = [head.as_bytes(), &ca].concat();
+        async move {
+            let _ = stream.read(&mut [0; 4096]).await;
+            stream.write_all(&answer).await?;
+            Ok(stream.shutdown().await?)
         }
-    });
-    (address, token)
+    };
+    let (address, tasks) = authority.serve_tls(WebPkiClientVerifier::no_client_auth(), answer).await.unwrap();
+    (address.to_string(), token, tasks)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_whose_clock_is_a_day_off_does_not_join() {
     for (hours, side, effect) in [(24, "behind", "not yet valid"), (-24, "ahead of", "have expired")] {
-        let (address, token) = join_port(hours).await;
+        let (address, token, _tasks) = join_port(hours).await;
         let folder = tempfile::tempdir().unwrap();
         let mut command = tokio::process::Command::new(binary("edgecore").unwrap());
         command.env("TOMBOLO_TOKEN", &token).arg("join").args(["--cloud", &address, "--node-name", "edge-a"]);

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::json;
-use tombolo_tests::hub::Authority;
+use tombolo_tests::pki::Authority;
 use tombolo_tests::world::binary;
 
 use super::{refusal, says};

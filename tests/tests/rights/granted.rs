@@ -8,13 +8,9 @@ use tombolo_tests::rights::{CLOUDCORE, Right, Unused, granted, not_asked, right_
 use tombolo_tests::source::{documents, root};
 
 /// Rights that the table does not use, with the reason.
-const NOT_PLAYED: [Unused; 12] = [
-    ("list", "rules.kubeedge.io", "rules", NO_RULES),
-    ("watch", "rules.kubeedge.io", "rules", NO_RULES),
+const NOT_PLAYED: [Unused; 8] = [
     ("get", "rules.kubeedge.io", "rules", NO_RULES),
     ("patch", "rules.kubeedge.io", "rules", NO_RULES),
-    ("list", "rules.kubeedge.io", "ruleendpoints", NO_RULES),
-    ("watch", "rules.kubeedge.io", "ruleendpoints", NO_RULES),
     ("update", "", "configmaps", "the epoch after a restore"),
     ("create", "", "events", "an event on a Node: two machines with one identity"),
     ("list", "", "persistentvolumes", NO_VOLUMES),

@@ -53,6 +53,7 @@ pub trait Check: Send + Sync + 'static {
     }
 }
 
+/// What an API server consists of. It has many fields because each hook, limit and addition can be set by itself.
 pub(crate) struct Parts {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) sources: Arc<dyn Sources>,

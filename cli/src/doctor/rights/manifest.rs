@@ -139,7 +139,7 @@ mod tests {
         ] {
             assert!(own.iter().any(|right| right == expected), "{expected} is not in {own:?}");
         }
-        assert_eq!(own.len(), 9 + 4 + 4 + 4 + 2 + 2 + 2 + 1 + 2 + 16 + 2, "{own:?}");
+        assert_eq!(own.len(), 9 + 4 + 4 + 2 + 2 + 2 + 1 + 2 + 16 + 2, "{own:?}");
     }
 
     #[test]

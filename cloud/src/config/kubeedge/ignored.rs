@@ -12,7 +12,7 @@ pub struct IgnoredSetting {
 }
 
 /// All ignored settings. `docs/operations.md` shows this table.
-pub(super) const IGNORED: [IgnoredSetting; 19] = [
+pub(super) const IGNORED: [IgnoredSetting; 21] = [
     ignored("commonConfig.tunnelPort", NO_STREAMS),
     ignored("commonConfig.monitorServer.enableProfiling", "there is no profiling endpoint"),
     ignored("kubeAPIConfig.contentType", "edges receive JSON, so cloudcore reads JSON"),
@@ -26,6 +26,8 @@ pub(super) const IGNORED: [IgnoredSetting; 19] = [
     ignored("modules.cloudHub.unixsocket", "the socket of the CSI driver is not served"),
     ignored("modules.cloudHub.https.enable", "the join endpoints are always served, as in KubeEdge"),
     ignored("modules.cloudHub.authorization", "every message is always authorized as its node"),
+    ignored("modules.edgeController.buffer.rulesEvent", NO_RULES),
+    ignored("modules.edgeController.buffer.ruleEndpointsEvent", NO_RULES),
     ignored("modules.deviceController", "devices are not managed; reports about them are refused"),
     ignored("modules.taskManager", "node tasks are refused"),
     ignored("modules.syncController", "the objects that an edge holds are always compared when it connects"),
@@ -34,13 +36,14 @@ pub(super) const IGNORED: [IgnoredSetting; 19] = [
         "requests of MetaServer are always served, with the permissions of the node",
     ),
     ignored("modules.cloudStream", NO_STREAMS),
-    ignored("modules.router", "rules are watched, but nothing is routed yet"),
+    ignored("modules.router", "no message is routed between cloud and edges"),
     ignored("modules.iptablesManager", NO_STREAMS),
     ignored("featureGates.requireAuthorization", "every message is always authorized as its node"),
     ignored("featureGates", "the feature gates of KubeEdge's modules have no counterpart here"),
 ];
 
 const NO_STREAMS: &str = "logs and exec are not tunnelled to edges";
+const NO_RULES: &str = "Rules and RuleEndpoints are not watched";
 const NO_THROTTLE: &str = "the API server's priority and fairness limits requests instead";
 
 const fn ignored(key: &'static str, reason: &'static str) -> IgnoredSetting {

@@ -137,7 +137,5 @@ pub(super) fn watch_events(buffer: &Buffer) -> WatchEvents {
         pod: bound(buffer.pod_event),
         config_map: bound(buffer.config_map_event),
         secret: bound(buffer.secret_event),
-        rule: bound(buffer.rules_event),
-        rule_endpoint: bound(buffer.rule_endpoints_event),
     }
 }

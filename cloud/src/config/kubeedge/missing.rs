@@ -21,7 +21,7 @@ pub(super) const MISSING: [MissingModule; 4] = [
     ),
     missing("taskManager", "node upgrades, image pre-pulls and configuration updates are not carried out"),
     missing("cloudStream", "kubectl logs, exec and attach do not reach pods on edges"),
-    missing("router", "Rules are watched, but no message is routed between cloud and edges"),
+    missing("router", "Rules have no effect: no message is routed between cloud and edges"),
 ];
 
 const fn missing(name: &'static str, loss: &'static str) -> MissingModule {

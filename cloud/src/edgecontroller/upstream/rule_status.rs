@@ -8,7 +8,9 @@ use tombolo_proto::message::{Content, StatusError};
 use super::Upstream;
 use super::message::{NamespacedName, Said, into_result};
 use crate::kube::{ApiCall, Caller, read_tree};
-use crate::router::API;
+
+/// API group and version of Rules.
+const API: &str = "rules.kubeedge.io/v1";
 
 /// Maximum number of errors that a Rule keeps; the oldest are dropped first.
 const ERRORS_MAX: usize = 32;

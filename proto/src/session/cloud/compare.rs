@@ -10,7 +10,7 @@ use crate::frame::{Inventory, InventoryPart};
 use crate::ids::{Epoch, Moment, StoreId, SubscriptionId};
 use crate::inventory;
 use crate::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX};
-use crate::object::{HeldState, InventoryEntry, ObjectKey};
+use crate::object::{HeldState, InventoryEntry, KeyHashes, ObjectKey};
 use crate::session::SessionError;
 use crate::session::cloud::listing::{Listing, Rest, listed_twice};
 use crate::session::cloud::slot::{PeerState, Slot, SlotDecision};
@@ -195,14 +195,15 @@ impl Subscription {
             Stage::Comparing(comparison) => comparison.epoch.as_ref() != Some(ours),
             Stage::CatchingUp(_) | Stage::Following => return Ok(()),
         };
-        let mut claimed: HashMap<&ObjectKey, &HeldState> = HashMap::with_capacity(entries.len());
+        let mut claimed: HashMap<&ObjectKey, &HeldState, KeyHashes> =
+            HashMap::with_capacity_and_hasher(entries.len(), KeyHashes::default());
         for entry in entries {
             if claimed.insert(&entry.key, &entry.held).is_some() {
                 return Err(listed_twice(self.id, &entry.key));
             }
         }
         let wanted = view.wanted(self.id);
-        let distinct: HashSet<&ObjectKey> = wanted.iter().collect();
+        let distinct: HashSet<&ObjectKey, KeyHashes> = wanted.iter().collect();
         self.slots.reserve(distinct.len());
         let revision = view.revision(self.id);
         self.stage = Stage::CatchingUp(revision);

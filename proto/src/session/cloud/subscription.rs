@@ -3,13 +3,13 @@
 //! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
 //! it is sent. A subscription's memory is bounded by what is wanted and what the edge holds.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, SubscriptionId};
-use crate::object::{ObjectKey, ObjectVersion};
+use crate::object::{KeyMap, ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
 use crate::session::cloud::compare::{InventoryComparison, cost};
 use crate::session::cloud::listing::Rest;
@@ -49,7 +49,7 @@ pub(super) struct Subscription {
     /// The edge can be informed about objects that cannot be read.
     pub(super) told: bool,
     /// Slots by key; deleted ones are counted in `texts`.
-    pub(super) slots: HashMap<ObjectKey, Slot>,
+    pub(super) slots: KeyMap<Slot>,
     /// Bytes of the texts of deleted keys: they are kept only for their slots.
     texts: usize,
     /// Ready keys, oldest first: of the delivery lane (where every key starts) and of the bulk lane.
@@ -72,7 +72,7 @@ impl Subscription {
             id,
             stage: Stage::Comparing(Box::new(comparison)),
             told,
-            slots: HashMap::new(),
+            slots: KeyMap::default(),
             texts: 0,
             ready: [VecDeque::new(), VecDeque::new()],
             timers: Timers::default(),

@@ -99,6 +99,9 @@ pub struct CloudStats {
 }
 
 /// The cloud's end of one connection of one KubeEdge edge. See the [module](super) for how to drive it.
+///
+/// It has many fields because an acknowledgement, a reply or a timeout may change the board, the flights, the ledger
+/// and the queues in one step.
 #[derive(Debug)]
 pub struct CloudSession {
     config: CloudConfig,

@@ -50,6 +50,9 @@ impl EdgeConfig {
 /// Events are the same as in dialect `tombolo`: deliveries arrive in lane [`Lane::Delivery`] and subscription
 /// [`SubscriptionId::NODE`], with positions of this session, and need `committed` or `refused`. There is no welcome, no
 /// inventory and no caught-up mark.
+///
+/// It has many fields because the dialect has separate rules for message ids, keepalives, silence, unanswered requests
+/// and unknown kinds, and each needs its own state.
 #[derive(Debug)]
 pub struct EdgeSession {
     config: EdgeConfig,

@@ -39,7 +39,8 @@ pub(crate) struct NumericBound {
     pub(crate) exclusive: bool,
 }
 
-/// Rules about a value. Missing rules cost only the memory of their field.
+/// Rules about a value, one field for each keyword of a schema that restricts values. Missing rules cost only the
+/// memory of their field.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Checks {
     pub(crate) ty: Option<JsonType>,

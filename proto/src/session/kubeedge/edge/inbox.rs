@@ -1,6 +1,6 @@
 //! Deliveries from their arrival until their acknowledgement, and repeats of both.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::ids::Seq;
 use crate::message::{Content, Message, MessageId};
@@ -34,7 +34,7 @@ pub(super) struct Delivery {
 pub(super) struct Inbox {
     received: u64,
     open: BTreeMap<u64, Delivery>,
-    by_id: HashMap<MessageId, u64>,
+    by_id: BTreeMap<MessageId, u64>,
     done: VecDeque<MessageId>,
 }
 
