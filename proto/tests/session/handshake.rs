@@ -73,7 +73,7 @@ fn frames_out_of_state_are_named() {
         (
             true,
             Frame::InventoryRequest { subscription: SubscriptionId(1) },
-            "an inventory request came from an edge",
+            "an inventory request arrived from an edge",
         ),
         (
             true,

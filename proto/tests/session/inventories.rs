@@ -346,7 +346,7 @@ fn inventories_that_break_the_rules_are_refused_with_a_reason() {
     let mut hello = solo.hello();
     hello.inventory = Inventory::Full((0..=HELLO_INVENTORY_MAX).map(absent).collect());
     let error = solo.feed(Lane::Control, Frame::Hello(hello)).expect_err("too long for a hello");
-    assert!(error.to_string().contains("513 entries was sent whole"), "{error}");
+    assert!(error.to_string().contains("513 entries was sent in full"), "{error}");
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
     hello.inventory = Inventory::Digest { count: INVENTORY_MAX as u64 + 1, digest: [0; 16] };

@@ -112,7 +112,7 @@ fn too_many_requests_are_answered_with_429_and_in_the_end_with_a_goodbye() {
     assert_eq!(answers, [(256, 429), (257, 429)]);
     let unread = (1000..2000).map(|id| solo.feed(Lane::Control, request(id, SECOND))).find_map(Result::err);
     let text = unread.expect("refusals that are not read are bounded").to_string();
-    assert!(text.contains("more than 256 requests wait"), "{text}");
+    assert!(text.contains("more than 256 requests are pending"), "{text}");
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_request_id_that_still_waits_cannot_come_again() {
     let mut solo = Solo::new(0).greeted();
     solo.feed(Lane::Control, request(7, SECOND)).expect("fresh");
     let error = solo.feed(Lane::Control, request(7, SECOND)).expect_err("twice");
-    assert!(error.to_string().contains("request 7 came twice"), "{error}");
+    assert!(error.to_string().contains("request 7 arrived twice"), "{error}");
 }
 
 #[test]

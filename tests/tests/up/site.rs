@@ -42,7 +42,7 @@ fn settings_that_do_not_fit_are_named() {
     let output = tombolo(&data_dir, &["--config", file]).output().unwrap();
     assert_one_line(&output, &["--config", "--edges 0"]);
     let output = tombolo(&data_dir, &["--edges", "0", "--config", file]).output().unwrap();
-    assert_one_line(&output, &["cloudcore.yaml names a cluster", "kubeconfig"]);
+    assert_one_line(&output, &["cloudcore.yaml configures a cluster", "kubeconfig"]);
     let output = tombolo(&data_dir, &["--edges", "0", "--config", "missing.yaml"]).output().unwrap();
     assert_one_line(&output, &["missing.yaml"]);
 }

@@ -242,7 +242,7 @@ mod tests {
         let mut second = Box::pin(pass(&b));
         assert!(second.as_mut().now_or_never().is_none(), "it waits for the first");
         let refused = pass(&c).now_or_never().expect("at once").expect_err("no place").to_string();
-        assert!(refused.contains("1 requests") && refused.contains("1 wait"), "{refused}");
+        assert!(refused.contains("1 requests") && refused.contains("1 are waiting"), "{refused}");
         drop(first);
         let second = second.now_or_never().expect("its turn").expect("a free slot");
         drop(second);
