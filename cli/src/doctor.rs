@@ -5,7 +5,7 @@
 //! certificate stays in memory.
 
 mod api;
-mod contested;
+mod duplicate_identity;
 mod device;
 mod hub;
 mod report;
@@ -89,5 +89,5 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     settings::examine(options, &api, report).await;
     hub::examine(options, &api, &kept, report).await;
     api::nodes(&api, report).await;
-    contested::examine(&api, report).await;
+    duplicate_identity::examine(&api, report).await;
 }

@@ -4,7 +4,7 @@ mod allotted;
 mod api;
 mod edge_side;
 mod grants;
-mod mouth;
+mod edge_frames;
 mod socket;
 mod target;
 

@@ -8,7 +8,7 @@ use aws_lc_rs::{hkdf, hmac};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tombolo_proto::{CloudRevision, Uid};
 
-use crate::reach::Reach;
+use crate::history_progress::Reach;
 
 /// First byte of an attestation: its format.
 const FORM: u8 = 1;

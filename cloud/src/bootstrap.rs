@@ -22,8 +22,8 @@ mod pem;
 mod routes;
 mod secrets;
 mod storage;
-mod token;
-mod tokens;
+mod shared_token;
+mod join_tokens;
 mod upkeep;
 
 use std::collections::HashSet;
@@ -46,14 +46,14 @@ pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
 pub use nodes::{ClusterNodes, NodeLookup, NodeLookupError, NodeState};
 pub use pem::{CertificateFiles, PemPair};
 pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStore, StoredSecret};
-pub use token::JoinTokens;
-pub use tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
+pub use shared_token::JoinTokens;
+pub use join_tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
 use crate::attestation::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use identities::Identities;
 use peer::Judge;
-use tokens::KnownTokens;
+use join_tokens::KnownTokens;
 use upkeep::Token;
 
 /// Namespace of the Secrets. It is KubeEdge's, so that a fleet keeps its CA after a migration.
@@ -298,7 +298,7 @@ impl Bootstrap {
     /// # Errors
     /// [`TokenStoreError`] when it cannot be stored.
     pub async fn create_token(&self, token: &NewToken) -> Result<String, TokenStoreError> {
-        tokens::create(&*self.inner.secrets, &self.inner.authority.hash(), token, self.inner.now()).await
+        join_tokens::create(&*self.inner.secrets, &self.inner.authority.hash(), token, self.inner.now()).await
     }
 
     /// The attester of the cluster's history.

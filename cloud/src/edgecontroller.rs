@@ -4,7 +4,7 @@ pub mod downstream;
 pub mod index;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
-pub(crate) mod needs;
+pub(crate) mod reference_shares;
 pub mod node_object_cache;
 pub mod pod_manager;
 mod reads;

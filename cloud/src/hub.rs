@@ -8,11 +8,11 @@ mod kinds;
 mod kubeedge;
 mod ledger;
 mod mailbox;
-mod memory;
+mod node_shares;
 mod metaserver;
 mod node_session;
 mod registry;
-mod rivals;
+mod duplicate_identity;
 mod selection;
 mod shared;
 mod subscriptions;
@@ -25,7 +25,7 @@ pub use ledger::{
     ClusterLedgers, LEDGER_LABEL, LedgerError, LedgerStore, Ledgers, Record, RecordError, RecordVersion,
 };
 pub use mailbox::Mailbox;
-pub use memory::{NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
+pub use node_shares::{NODE_BYTES_MAX, NODE_REQUEST_BYTES_MAX};
 pub use registry::{Admission, Registry, SessionFacts, SessionHandle};
 pub use subscriptions::Subscriptions;
 

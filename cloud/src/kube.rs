@@ -4,10 +4,10 @@
 
 mod call;
 mod client;
-mod common;
+mod coalesced;
 mod edge_nodes;
 mod endless;
-mod gate;
+mod call_limits;
 mod group_rights;
 mod identity;
 mod impersonate;
@@ -24,11 +24,11 @@ mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
 pub use client::without_proxy_of_environment;
-pub(crate) use common::{Common, Got, Wanted};
+pub(crate) use coalesced::{Common, Got, Wanted};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
-pub use gate::ListTurn;
-pub(crate) use gate::ListTurns;
+pub use call_limits::ListTurn;
+pub(crate) use call_limits::ListTurns;
 pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::MIRROR;
@@ -49,7 +49,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use gate::Gate;
+use call_limits::Gate;
 use group_rights::GroupRights;
 use kube::Client;
 use published::Published;

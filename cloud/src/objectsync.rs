@@ -18,7 +18,7 @@ use tombolo_proto::message::is_passing;
 
 use crate::hub::LedgerError;
 use crate::kube::{Answer, CallError};
-use crate::patience::Trouble;
+use crate::startup_retry::Trouble;
 
 /// API group and version.
 const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";

@@ -33,7 +33,7 @@ mod access;
 mod debug;
 mod follow;
 mod metrics;
-mod part;
+mod projected_kind;
 mod project;
 mod room;
 mod tls;
@@ -45,7 +45,7 @@ mod tests;
 pub use metrics::WrapperMetrics;
 
 use follow::ProjectionFollower;
-use part::ProjectedKind;
+use projected_kind::ProjectedKind;
 use project::Projector;
 use tls::WrapperCertificate;
 use view::View;

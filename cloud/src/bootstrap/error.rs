@@ -7,7 +7,7 @@ use tombolo_link::TlsError;
 
 use super::identities::IdentityError;
 use super::secrets::SecretError;
-use crate::patience::Trouble;
+use crate::startup_retry::Trouble;
 
 /// Why certificates or tokens are not ready.
 #[derive(Debug, Error)]

@@ -13,7 +13,7 @@ mod questions;
 mod registration;
 mod renewals;
 mod revocation;
-mod shelf;
+mod shards;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use entry::CertificateStatus;
 use pauses::Pauses;
 use questions::{Memory, Questions};
 use registration::Pending;
-use shelf::Shelf;
+use shards::Shelf;
 
 /// Prefix of the names of the Secrets. A dash and a number follow.
 pub const SECRET_PREFIX: &str = "tombolo-identities";

@@ -10,7 +10,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::authority::{Authority, KeyedCertificate, belongs, key_pair};
 use super::secrets::{ClusterSecrets, SecretStore};
 use super::storage::{self, CA, SERVER, TOKEN, TOKEN_SECRET};
-use super::token;
+use super::shared_token;
 
 /// A certificate in its Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +125,7 @@ async fn join_token(
     let Some(mut stored) = stored else { return Ok(None) };
     let text = stored.data.remove(TOKEN).and_then(|value| String::from_utf8(value).ok());
     let text = text.ok_or_else(|| format!("secret {TOKEN_SECRET} has no text in key {TOKEN}"))?;
-    let left = token::verify_whole(authority, &text, now).map_err(|error| error.to_string())?;
+    let left = shared_token::verify_whole(authority, &text, now).map_err(|error| error.to_string())?;
     Ok(Some(TokenFacts { text, left }))
 }
 

@@ -18,7 +18,7 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use super::Inner;
 use super::identities::{Joined, Unrecorded};
 use super::routes::{Refusal, is_taken, refused, unauthorized, unknown};
-use super::tokens::{self, JoinId};
+use super::join_tokens::{self, JoinId};
 
 /// Maximum number of joins and renewals that are being recorded, including those whose clients are gone. Each also
 /// holds the slot of its connection until it is recorded or was first taken back.
@@ -116,7 +116,7 @@ impl Join<'_> {
         if let Way::Token { bearer, .. } = self.way {
             let counted = self.spend(bearer).await;
             // If the answer to the count was lost, the count may still have been made.
-            traces.counted = matches!(counted, Ok(()) | Err(tokens::Refused::Store(_)));
+            traces.counted = matches!(counted, Ok(()) | Err(join_tokens::Refused::Store(_)));
             if let Err(error) = counted {
                 return (Err(refused(error)), traces);
             }
@@ -147,10 +147,10 @@ impl Join<'_> {
         Ok(())
     }
 
-    async fn spend(&self, bearer: &str) -> Result<(), tokens::Refused> {
+    async fn spend(&self, bearer: &str) -> Result<(), join_tokens::Refused> {
         let inner = self.inner;
         let _turn = inner.spending.lock().await;
-        tokens::spend(&*inner.secrets, bearer, self.node, self.id, inner.now()).await
+        join_tokens::spend(&*inner.secrets, bearer, self.node, self.id, inner.now()).await
     }
 
     /// The client is gone without its certificate. This is excused once per token. Otherwise the holder of a token
@@ -178,7 +178,7 @@ impl Join<'_> {
         }
         if let (true, Way::Token { bearer, .. }) = (traces.counted, self.way) {
             let _turn = self.inner.spending.lock().await;
-            let given_back = tokens::give_back(&*self.inner.secrets, bearer, self.id).await;
+            let given_back = join_tokens::give_back(&*self.inner.secrets, bearer, self.id).await;
             given_back.map_err(|error| error.to_string())?;
         }
         traces.counted = false;

@@ -19,8 +19,8 @@ use super::identities::{Denied, IdentityError};
 use super::issue::{Way, issue};
 use super::nodes::NodeState;
 use super::peer::Peer;
-use super::token;
-use super::tokens::{self, Grant};
+use super::shared_token;
+use super::join_tokens::{self, Grant};
 
 /// Largest request body. A signing request has some 300 bytes.
 pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
@@ -270,7 +270,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
         Some((scheme, bearer)) if scheme.eq_ignore_ascii_case("bearer") && !bearer.contains(' ') => bearer,
         _ => return Err(unauthorized("the Authorization header must be: Bearer <join token>".to_owned())),
     };
-    let ours = tokens::is_ours(bearer);
+    let ours = join_tokens::is_ours(bearer);
     let grant = if ours {
         let looked = inner.known_tokens.look(&*inner.secrets, bearer, node, inner.now());
         looked.await.map_err(refused)?
@@ -295,7 +295,7 @@ fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
                         `tombolo token create`";
         return Err(unauthorized(sentence.to_owned()));
     }
-    token::verify(&inner.authority, jwt, inner.now())
+    shared_token::verify(&inner.authority, jwt, inner.now())
         .map(|_| ())
         .map_err(|error| unauthorized(error.to_string()))
 }
@@ -319,10 +319,10 @@ pub(super) fn is_taken(node: &NodeId, what: &str) -> Refusal {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn refused(error: tokens::Refused) -> Refusal {
+pub(super) fn refused(error: join_tokens::Refused) -> Refusal {
     let status = match error {
-        tokens::Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-        tokens::Refused::OtherName(_) => StatusCode::FORBIDDEN,
+        join_tokens::Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        join_tokens::Refused::OtherName(_) => StatusCode::FORBIDDEN,
         _ => StatusCode::UNAUTHORIZED,
     };
     Refusal::new(status, error.to_string())

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use thiserror::Error;
 
-use crate::patience::Trouble;
+use crate::startup_retry::Trouble;
 
 pub use cluster::{ClusterSecrets, OWN_LABEL};
 

@@ -12,7 +12,7 @@ use super::error::BootstrapError;
 use super::pem::PemPair;
 use super::secrets::{self, SecretData, SecretError, SecretStore};
 use super::storage::{self, TOKEN, TOKEN_SECRET};
-use super::{Inner, token};
+use super::{Inner, shared_token};
 
 /// How often the server certificate is checked. It is renewed when a third of its lifetime is left.
 const CERTIFICATE_CHECK: Duration = Duration::from_secs(3600);
@@ -38,12 +38,12 @@ pub(super) async fn token(
     let stored = store.get(TOKEN_SECRET).await.ok().flatten();
     let stored = stored.and_then(|mut secret| String::from_utf8(secret.data.remove(TOKEN)?).ok());
     if let Some(text) = stored
-        && let Ok(left) = token::verify_whole(authority, &text, now)
+        && let Ok(left) = shared_token::verify_whole(authority, &text, now)
         && left > refresh
     {
         return Ok(Token { text, fresh_for: left.saturating_sub(refresh), stored: true });
     }
-    let text = token::issue(authority, now, refresh.saturating_mul(2))?;
+    let text = shared_token::issue(authority, now, refresh.saturating_mul(2))?;
     Ok(Token { text, fresh_for: refresh, stored: false })
 }
 

@@ -13,7 +13,7 @@ use dashmap::DashMap;
 use tombolo_proto::object::KeyHashes;
 use tombolo_proto::{NodeId, ObjectKey, Uid};
 
-use super::needs::{Candidate, NODE_REFERENCES_BYTES_MAX, served, total_weight, weight};
+use super::reference_shares::{Candidate, NODE_REFERENCES_BYTES_MAX, served, total_weight, weight};
 
 #[cfg(test)]
 mod tests;

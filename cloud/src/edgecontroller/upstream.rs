@@ -7,13 +7,13 @@
 mod api;
 mod application;
 mod bounds;
-mod contested;
+mod duplicate_identity;
 mod deprecated;
 mod heartbeat;
 mod labels;
 mod lease;
 mod member;
-mod memory;
+mod from_cache;
 mod message;
 mod objects;
 mod optional;
@@ -45,10 +45,10 @@ use outcome::code_of;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
-pub use contested::CONTESTED_REASON;
+pub use duplicate_identity::CONTESTED_REASON;
 pub(crate) use lease::SETTLED_AFTER;
 pub use lease::{Held as HeldLease, Renewal};
-pub use memory::reply_with;
+pub use from_cache::reply_with;
 pub use order::Received;
 pub(crate) use outcome::reason_of;
 

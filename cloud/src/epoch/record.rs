@@ -6,7 +6,7 @@ use tombolo_proto::CloudRevision;
 
 use super::{EpochError, RECORD};
 use crate::kube::{ApiCall, Caller, Kube};
-use crate::reach::Reach;
+use crate::history_progress::Reach;
 
 /// Attempts before writing a contended record is given up. Each failure means that another replica won.
 const ATTEMPTS: usize = 16;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tombolo_proto::{NodeId, Uid};
 
 use crate::attestation::Attester;
-use crate::reach::Reach;
+use crate::history_progress::Reach;
 
 /// Age after which edges are given a new attestation.
 const ATTEST_INTERVAL: Duration = Duration::from_secs(60);

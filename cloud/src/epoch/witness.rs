@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tombolo_proto::{CloudRevision, Uid};
 
-use crate::reach::Reach;
+use crate::history_progress::Reach;
 
 /// The state seen last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -17,8 +17,8 @@ use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::{Budget, LineLimit};
 
 use super::Mailbox;
-use super::memory::{NodeMemories, NodeMemory};
-use super::rivals::Rivals;
+use super::node_shares::{NodeMemories, NodeMemory};
+use super::duplicate_identity::Rivals;
 use crate::bootstrap::identities::Denied;
 use crate::edgecontroller::Outlet;
 

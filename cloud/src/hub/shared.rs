@@ -24,13 +24,13 @@ use crate::kube::{ObjectEvent, RawObject, path_of};
 use crowd::Crowds;
 use followers::Followers;
 use lists::{Lists, Order};
-use payers::Lack;
-pub(super) use payers::Payers;
+use watch_shares::Lack;
+pub(super) use watch_shares::Payers;
 
 mod crowd;
 mod followers;
 mod lists;
-mod payers;
+mod watch_shares;
 
 /// Capacity of the event queue of a shared watch's task.
 pub(super) const EVENTS_MAX: usize = 256;

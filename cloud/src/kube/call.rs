@@ -18,7 +18,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::message::{StatusDetails, StatusError};
 use tombolo_runtime::sentence;
 
-use super::gate::{Class, ListTurn};
+use super::call_limits::{Class, ListTurn};
 use super::room::NODE_ANSWER_LEN_MAX;
 use super::{Kube, Room, endless, is_large, is_object};
 

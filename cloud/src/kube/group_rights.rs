@@ -16,7 +16,7 @@ use tombolo_proto::documents::WARM_SET;
 use tombolo_proto::{NodeId, Resource};
 
 use super::call::class_of;
-use super::common::{Common, Got, Wanted};
+use super::coalesced::{Common, Got, Wanted};
 use super::reviews::{self, may_follow};
 use super::{Caller, EDGE_NODES, Kube, Right, Unanswered};
 use crate::metrics::Label;

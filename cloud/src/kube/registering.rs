@@ -3,7 +3,7 @@
 use tombolo_proto::NodeId;
 
 use super::call::class_of;
-use super::gate::{CallPermit, Class, Turn};
+use super::call_limits::{CallPermit, Class, Turn};
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 
 /// The one running registration of a node, with its slot among the registrations of all nodes.

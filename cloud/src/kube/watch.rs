@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tombolo_proto::Resource;
 use tombolo_runtime::{Backoff, BackoffConfig, sentence};
 
-use super::gate::ListTurns;
+use super::call_limits::ListTurns;
 use super::paging::Pages;
 use super::tree::tree_bytes_max;
 use super::waiting::Waiting;

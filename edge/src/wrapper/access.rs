@@ -5,7 +5,7 @@ use tombolo_apicore::auth::{Attributes, Authorizer, Decision, Observation, Obser
 use tombolo_proto::object::Resource;
 use tracing::debug;
 
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 
 /// Every client of the wrapper may read what it shows, and report events.
 pub(super) struct WrapperAuthorizer;

@@ -12,7 +12,7 @@ use tombolo_apicore::status::ApiError;
 use tombolo_apicore::store::Store;
 use tombolo_grid::{Node, Reach, pod_addresses};
 
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 use super::view::View;
 
 #[cfg(feature = "profile")]

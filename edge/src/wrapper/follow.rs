@@ -15,7 +15,7 @@ use tombolo_runtime::time::sleep_until;
 use tracing::debug;
 
 use super::WrapperParts;
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 use super::project::{Affected, Projector};
 use super::room::Weights;
 use super::view::View;

@@ -15,7 +15,7 @@ use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, 
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 use super::room::{Room, SHOWN_BYTES_MAX, Weights, weight};
 use super::{Kubernetes, WrapperMetrics, WrapperParts};
 

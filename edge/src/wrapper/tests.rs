@@ -24,7 +24,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_testkit::wait_until;
 
 use super::follow::ProjectionFollower;
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 use super::project::Projector;
 use super::room::SHOWN_BYTES_MAX;
 use super::view::View;

@@ -10,7 +10,7 @@ use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::store::{Revision, Snapshot, Store, StoreError, Stored};
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::part::ProjectedKind;
+use super::projected_kind::ProjectedKind;
 
 /// Bytes of bodies that all histories together keep alive, at most.
 const HISTORY_BYTES_MAX: usize = 1024 * 1024;

@@ -26,7 +26,7 @@ mod kinds;
 mod known;
 mod ledger;
 mod outgoing;
-mod pen;
+mod message_ids;
 mod shape;
 mod typed;
 mod up;

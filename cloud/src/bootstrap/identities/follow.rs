@@ -13,7 +13,7 @@ use tombolo_proto::NodeId;
 
 use super::{Identities, SECRET_PREFIX, SHARDS};
 use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
-use crate::bootstrap::tokens;
+use crate::bootstrap::join_tokens;
 use crate::kube::{Kube, ObjectEvent, RawObject, WatchError, WatchSpec, resources, watch, watch_events};
 
 /// Capacity of the event queue of the records.
@@ -88,7 +88,7 @@ impl Identities {
     /// Takes in a Secret from a watch, or from a list that began when these versions were known.
     pub(crate) fn take(&self, secret: &Secret, listing: Option<&[u64; SHARDS]>) {
         let name = secret.metadata.name.as_deref().unwrap_or_default();
-        if name == tokens::SECRET {
+        if name == join_tokens::SECRET {
             self.tokens.store(secret.data.iter().flatten().count(), Ordering::Relaxed);
         }
         if !name.starts_with(SECRET_PREFIX) {

@@ -9,7 +9,7 @@ use tombolo_proto::NodeId;
 use super::world::{NodeIdentity, World};
 use super::*;
 use crate::bootstrap::identities::{Denied, Identities};
-use crate::gate::sweep_once;
+use crate::hub_admission::sweep_once;
 use crate::hub::Registry;
 use crate::kube::RawObject;
 

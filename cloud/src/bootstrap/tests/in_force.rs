@@ -10,7 +10,7 @@ use tombolo_proto::frame::GoodbyeReason;
 use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present};
 use super::*;
 use crate::bootstrap::identities::{Denied, IdentityError};
-use crate::gate::sweep_once;
+use crate::hub_admission::sweep_once;
 use crate::hub::{Admission, Registry, SessionHandle};
 
 async fn renew(world: &World, identity: &NodeIdentity, node: &str) -> (StatusCode, String, NodeIdentity) {

@@ -239,7 +239,7 @@ async fn sessions_end_while_a_registration_cannot_be_recorded() {
     let registry = Arc::new(Registry::new(5));
     let ended = super::in_force::session(&registry, PeerCertificate { expires: 1, ..identity.facts() });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let sweep = crate::gate::sweep(world.bootstrap.identities(), registry, metrics);
+    let sweep = crate::hub_admission::sweep(world.bootstrap.identities(), registry, metrics);
     tokio::time::pause();
     let minute = tokio::time::timeout(Duration::from_secs(60), sweep);
     assert!(minute.await.is_err());

@@ -7,7 +7,7 @@ use tombolo_proto::NodeId;
 use super::world::{MemorySecrets, World, csr, options, parts, present};
 use super::*;
 use crate::bootstrap::identities::{SECRET_PREFIX, SHARD_LEN_MAX, SHARED_LEN_MAX};
-use crate::bootstrap::tokens::Refused;
+use crate::bootstrap::join_tokens::Refused;
 
 fn edge1() -> NodeId {
     NodeId::parse("edge1").expect("a name")

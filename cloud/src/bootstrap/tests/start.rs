@@ -33,7 +33,7 @@ async fn replicas_accept_each_others_tokens() {
     let (one, two) = futures::join!(start(&secrets, options()), start(&secrets, options()));
     let (one, two) = (one.expect("ready"), two.expect("ready"));
     let token = one.join_tokens().expect("on").latest();
-    assert!(token::verify_whole(&two.inner.authority, &token, SystemTime::now()).is_ok());
+    assert!(shared_token::verify_whole(&two.inner.authority, &token, SystemTime::now()).is_ok());
 }
 
 #[tokio::test]

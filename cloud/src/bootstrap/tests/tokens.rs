@@ -7,7 +7,7 @@ use tombolo_proto::NodeId;
 
 use super::world::{Lost, MemorySecrets, NodeIdentity, World, csr, options, parts, present, request};
 use super::*;
-use crate::bootstrap::tokens::{self, JoinId};
+use crate::bootstrap::join_tokens::{self, JoinId};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -80,7 +80,7 @@ async fn a_use_whose_answer_is_lost_is_counted_once() {
     for lost in [Lost::Failed, Lost::Repeated] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
-        *world.secrets.lost.lock() = Some((tokens::SECRET, lost));
+        *world.secrets.lost.lock() = Some((join_tokens::SECRET, lost));
         assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
         assert_eq!(uses_left(&world).await, [1]);
         assert_eq!(join(&world, "edge2", &made).await.0, StatusCode::OK);
@@ -106,7 +106,7 @@ async fn a_deletion_whose_answer_is_lost_is_one() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let id = made.split('.').nth(2).expect("an ID");
-    *world.secrets.lost.lock() = Some((tokens::SECRET, Lost::Repeated));
+    *world.secrets.lost.lock() = Some((join_tokens::SECRET, Lost::Repeated));
     delete(&*world.secrets, id).await.expect("deleted");
     assert!(matches!(delete(&*world.secrets, id).await, Err(TokenStoreError::Absent(_))));
 }
@@ -114,7 +114,7 @@ async fn a_deletion_whose_answer_is_lost_is_one() {
 /// The outcome of a join whose count or record is lost is unknown until the API answers again.
 #[tokio::test]
 async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
-    for of in [tokens::SECRET, identities::SECRET_PREFIX] {
+    for of in [join_tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
         *world.secrets.lost.lock() = Some((of, Lost::Unreadable));
@@ -131,7 +131,7 @@ async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
 /// A permanent error does not occupy a slot for ever.
 #[tokio::test]
 async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
-    for of in [tokens::SECRET, identities::SECRET_PREFIX] {
+    for of in [join_tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
         *world.secrets.lost.lock() = Some((of, Lost::Unreadable));
@@ -158,13 +158,13 @@ async fn a_token_that_is_used_up_takes_its_use_back() {
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let (bearer, node) = (made.split_once('.').expect("a hash").1, NodeId::parse("edge1").expect("a name"));
     let (own, another) = (JoinId::new(), JoinId::new());
-    tokens::spend(&*world.secrets, bearer, &node, own, SystemTime::now()).await.expect("counted");
+    join_tokens::spend(&*world.secrets, bearer, &node, own, SystemTime::now()).await.expect("counted");
     world.bootstrap.create_token(&token(&["edge2"], 7, false)).await.expect("made");
-    tokens::give_back(&*world.secrets, bearer, another).await.expect("an answer");
+    join_tokens::give_back(&*world.secrets, bearer, another).await.expect("an answer");
     let left = async || uses_left(&world).await.into_iter().filter(|uses| *uses != 7).sum::<u32>();
     assert_eq!(left().await, 0, "it was not counted for that join");
     for _ in 0..2 {
-        tokens::give_back(&*world.secrets, bearer, own).await.expect("an answer");
+        join_tokens::give_back(&*world.secrets, bearer, own).await.expect("an answer");
         assert_eq!(left().await, 1, "once");
     }
     assert_eq!(join(&world, "edge1", &made).await.0, StatusCode::OK);
@@ -177,7 +177,7 @@ async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
     let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
     let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
     assert_eq!(join(&world, "edge1", &plain).await.0, StatusCode::OK);
-    let version = || world.secrets.secrets.lock()[tokens::SECRET].version.clone();
+    let version = || world.secrets.secrets.lock()[join_tokens::SECRET].version.clone();
     let before = version();
     refused(&world, "edge1", &plain, StatusCode::CONFLICT, "has joined and has no Node yet").await;
     assert_eq!(version(), before, "no use is counted and given back for it");
@@ -266,7 +266,7 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
     let node = NodeId::parse("edge1").expect("a name");
     // Called without the lock that a process holds, so that each call acts as a separate replica.
     let spent = futures::future::join_all(
-        (0..8).map(|_| tokens::spend(&*secrets, bearer, &node, JoinId::new(), SystemTime::now())),
+        (0..8).map(|_| join_tokens::spend(&*secrets, bearer, &node, JoinId::new(), SystemTime::now())),
     )
     .await;
     assert_eq!(spent.iter().filter(|outcome| outcome.is_ok()).count(), 3);

@@ -13,7 +13,7 @@ use super::kept::holder_of_pod;
 use super::room::{Item, ItemPriority};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::location_cache::Difference;
-use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, total_weight};
+use crate::edgecontroller::reference_shares::{NODE_REFERENCES_BYTES_MAX, total_weight};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
 use crate::kube::MIRROR;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tombolo_proto::Moment;
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 
-use super::super::rivals::wait_after;
+use super::super::duplicate_identity::wait_after;
 use super::{Done, NodeSession};
 use crate::edgecontroller::upstream::{HeldLease, Renewal};
 

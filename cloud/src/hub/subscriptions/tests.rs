@@ -23,7 +23,7 @@ use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Testimony;
 use crate::kube::tests::double::answering;
-use crate::reach::Reach;
+use crate::history_progress::Reach;
 
 mod doubts;
 mod ended;

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::pen::Pen;
+use super::message_ids::Pen;
 use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, SubscriptionId};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::down::{Broken, Down};
 use super::known::Kinds;
-use super::pen::Pen;
+use super::message_ids::Pen;
 use super::up::is_cloud_module;
 use super::{KEEPALIVE_INTERVAL, Outgoing};
 use crate::frame::{Goodbye, Refusal, Reply, ReplyBody};

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 
 use super::application::Application;
-use super::pen::Pen;
+use super::message_ids::Pen;
 use super::up::Up;
 use crate::ids::Moment;
 use crate::message::{

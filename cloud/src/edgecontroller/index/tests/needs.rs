@@ -1,7 +1,7 @@
 //! Pods that refer to more objects than a node may have.
 
 use super::*;
-use crate::edgecontroller::needs::{NODE_REFERENCES_BYTES_MAX, REFERENCE_LEN_MIN};
+use crate::edgecontroller::reference_shares::{NODE_REFERENCES_BYTES_MAX, REFERENCE_LEN_MIN};
 
 /// This many short names are a node's whole share.
 const SHARE: usize = NODE_REFERENCES_BYTES_MAX / REFERENCE_LEN_MIN;

@@ -10,7 +10,7 @@ use crate::kubeedge::encode_head;
 use crate::limits::{FRAME_LEN_MAX, OBJECT_LEN_MAX, REQUESTS_MAX};
 use crate::message::{Content, Message, StatusError};
 use crate::object::SharedObject;
-use crate::session::kubeedge::pen::Pen;
+use crate::session::kubeedge::message_ids::Pen;
 use crate::session::kubeedge::shape::Fitted;
 use crate::session::kubeedge::up::registers_node;
 use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
