@@ -5,8 +5,8 @@
 //! certificate stays in memory.
 
 mod api;
-mod duplicate_identity;
 mod device;
+mod duplicate_identity;
 mod hub;
 mod report;
 mod rights;

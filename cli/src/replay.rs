@@ -2,9 +2,9 @@
 
 mod allotted;
 mod api;
+mod edge_frames;
 mod edge_side;
 mod grants;
-mod edge_frames;
 mod socket;
 mod target;
 

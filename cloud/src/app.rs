@@ -26,14 +26,14 @@ use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreErro
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{DownstreamController, INPUTS_MAX, Index, Input, NodeObjectCache, Upstream};
 use crate::epoch::{CHECK_INTERVAL, ClaimOutcome, EpochError, EpochKeeper, Testimony};
-use crate::hub_admission::{Gate, sweep};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
+use crate::hub_admission::{Gate, sweep};
 use crate::kube::Kube;
 use crate::metrics::{Label, Metrics};
 use crate::objectsync::{self, ObjectSyncError};
-use crate::startup_retry::Patience;
 use crate::record::Recorder;
+use crate::startup_retry::Patience;
 use crate::status::StatusHandle;
 use crate::watches;
 

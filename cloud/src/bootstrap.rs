@@ -15,15 +15,15 @@ mod error;
 pub mod identities;
 mod inspect;
 mod issue;
+mod join_tokens;
 mod listener;
 mod nodes;
 mod peer;
 mod pem;
 mod routes;
 mod secrets;
-mod storage;
 mod shared_token;
-mod join_tokens;
+mod storage;
 mod upkeep;
 
 use std::collections::HashSet;
@@ -43,17 +43,17 @@ use tombolo_runtime::{Drain, LineLimit, Tasks};
 
 pub use error::BootstrapError;
 pub use inspect::{CertificateFacts, Inspection, TokenFacts, inspect};
+pub use join_tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 pub use nodes::{ClusterNodes, NodeLookup, NodeLookupError, NodeState};
 pub use pem::{CertificateFiles, PemPair};
 pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStore, StoredSecret};
 pub use shared_token::JoinTokens;
-pub use join_tokens::{NewToken, StoredToken, TokenStoreError, create, delete, list};
 
 use crate::attestation::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
 use identities::Identities;
-use peer::Judge;
 use join_tokens::KnownTokens;
+use peer::Judge;
 use upkeep::Token;
 
 /// Namespace of the Secrets. It is KubeEdge's, so that a fleet keeps its CA after a migration.

@@ -21,9 +21,9 @@ use tombolo_proto::{CloudRevision, Epoch, Uid};
 
 use crate::edgecontroller::NodeObjectCache;
 use crate::edgecontroller::sightings::Sighting;
+use crate::history_progress::Reach;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::startup_retry::Trouble;
-use crate::history_progress::Reach;
 use record::Look;
 pub(crate) use testimony::{AttestationCheck, ClaimOutcome, Testimony};
 use witness::Witness;

@@ -2,17 +2,17 @@
 
 mod access;
 mod channel;
+mod duplicate_identity;
 mod followed;
 mod interned;
 mod kinds;
 mod kubeedge;
 mod ledger;
 mod mailbox;
-mod node_shares;
 mod metaserver;
 mod node_session;
+mod node_shares;
 mod registry;
-mod duplicate_identity;
 mod selection;
 mod shared;
 mod subscriptions;

@@ -3,11 +3,11 @@
 //! All calls go through `kube::Client`, which is a tower service, so tests can put a scripted service in its place.
 
 mod call;
+mod call_limits;
 mod client;
 mod coalesced;
 mod edge_nodes;
 mod endless;
-mod call_limits;
 mod group_rights;
 mod identity;
 mod impersonate;
@@ -23,12 +23,12 @@ mod waiting;
 mod watch;
 
 pub use call::{Answer, ApiCall, CallError, Caller};
+pub use call_limits::ListTurn;
+pub(crate) use call_limits::ListTurns;
 pub use client::without_proxy_of_environment;
 pub(crate) use coalesced::{Common, Got, Wanted};
 pub use edge_nodes::EDGE_NODES;
 pub(crate) use edge_nodes::edge_node;
-pub use call_limits::ListTurn;
-pub(crate) use call_limits::ListTurns;
 pub(crate) use group_rights::VERBS;
 pub use impersonate::{Impersonation, ImpersonationForm};
 pub(crate) use object::MIRROR;

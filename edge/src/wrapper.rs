@@ -33,8 +33,8 @@ mod access;
 mod debug;
 mod follow;
 mod metrics;
-mod projected_kind;
 mod project;
+mod projected_kind;
 mod room;
 mod tls;
 mod view;
@@ -45,8 +45,8 @@ mod tests;
 pub use metrics::WrapperMetrics;
 
 use follow::ProjectionFollower;
-use projected_kind::ProjectedKind;
 use project::Projector;
+use projected_kind::ProjectedKind;
 use tls::WrapperCertificate;
 use view::View;
 

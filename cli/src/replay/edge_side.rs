@@ -16,8 +16,8 @@ use tombolo_runtime::time::unix_millis;
 
 use super::ReplayTarget;
 use super::api::{Administrator, Applied};
-use super::grants::granted;
 use super::edge_frames::Mouth;
+use super::grants::granted;
 use super::socket::{Ears, Heard, Saying, Socket, new_id};
 
 /// How long to wait for an expected frame: longer than a resend takes, shorter than a KubeEdge edge waits.

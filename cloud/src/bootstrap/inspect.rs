@@ -9,8 +9,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::authority::{Authority, KeyedCertificate, belongs, key_pair};
 use super::secrets::{ClusterSecrets, SecretStore};
-use super::storage::{self, CA, SERVER, TOKEN, TOKEN_SECRET};
 use super::shared_token;
+use super::storage::{self, CA, SERVER, TOKEN, TOKEN_SECRET};
 
 /// A certificate in its Secret.
 #[derive(Debug, Clone, PartialEq, Eq)]

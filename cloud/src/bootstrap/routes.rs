@@ -17,10 +17,10 @@ use super::Inner;
 use super::csr;
 use super::identities::{Denied, IdentityError};
 use super::issue::{Way, issue};
+use super::join_tokens::{self, Grant};
 use super::nodes::NodeState;
 use super::peer::Peer;
 use super::shared_token;
-use super::join_tokens::{self, Grant};
 
 /// Largest request body. A signing request has some 300 bytes.
 pub(super) const BODY_LEN_MAX: usize = 64 * 1024;

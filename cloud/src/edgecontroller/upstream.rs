@@ -7,13 +7,13 @@
 mod api;
 mod application;
 mod bounds;
-mod duplicate_identity;
 mod deprecated;
+mod duplicate_identity;
+mod from_cache;
 mod heartbeat;
 mod labels;
 mod lease;
 mod member;
-mod from_cache;
 mod message;
 mod objects;
 mod optional;
@@ -46,9 +46,9 @@ use outcome::code_of;
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};
 pub use duplicate_identity::CONTESTED_REASON;
+pub use from_cache::reply_with;
 pub(crate) use lease::SETTLED_AFTER;
 pub use lease::{Held as HeldLease, Renewal};
-pub use from_cache::reply_with;
 pub use order::Received;
 pub(crate) use outcome::reason_of;
 

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tombolo_proto::CloudRevision;
 
 use super::{EpochError, RECORD};
-use crate::kube::{ApiCall, Caller, Kube};
 use crate::history_progress::Reach;
+use crate::kube::{ApiCall, Caller, Kube};
 
 /// Attempts before writing a contended record is given up. Each failure means that another replica won.
 const ATTEMPTS: usize = 16;

@@ -17,8 +17,8 @@ use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::{Budget, LineLimit};
 
 use super::Mailbox;
-use super::node_shares::{NodeMemories, NodeMemory};
 use super::duplicate_identity::Rivals;
+use super::node_shares::{NodeMemories, NodeMemory};
 use crate::bootstrap::identities::Denied;
 use crate::edgecontroller::Outlet;
 

@@ -18,8 +18,8 @@ use tombolo_proto::NodeId;
 use tombolo_proto::documents::{DISCOVERY, ISSUER_PATH, KEY_SET, KEYS_PATH, WARM_SET};
 
 use super::call::class_of;
-use super::coalesced::{Common, Got, Wanted};
 use super::call_limits::Class;
+use super::coalesced::{Common, Got, Wanted};
 use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 use crate::metrics::Label;
 

@@ -15,8 +15,8 @@ use tombolo_runtime::time::sleep_until;
 use tracing::debug;
 
 use super::WrapperParts;
-use super::projected_kind::ProjectedKind;
 use super::project::{Affected, Projector};
+use super::projected_kind::ProjectedKind;
 use super::room::Weights;
 use super::view::View;
 use crate::follow::{Brought, first};

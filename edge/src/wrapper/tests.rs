@@ -24,8 +24,8 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_testkit::wait_until;
 
 use super::follow::ProjectionFollower;
-use super::projected_kind::ProjectedKind;
 use super::project::Projector;
+use super::projected_kind::ProjectedKind;
 use super::room::SHOWN_BYTES_MAX;
 use super::view::View;
 use super::{Kubernetes, WrapperMetrics, WrapperParts};

@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 use tombolo_proto::NodeId;
 
 use super::{Identities, SECRET_PREFIX, SHARDS};
-use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::bootstrap::join_tokens;
+use crate::bootstrap::secrets::{OWN_LABEL, SecretData};
 use crate::kube::{Kube, ObjectEvent, RawObject, WatchError, WatchSpec, resources, watch, watch_events};
 
 /// Capacity of the event queue of the records.

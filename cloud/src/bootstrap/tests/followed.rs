@@ -9,8 +9,8 @@ use tombolo_proto::NodeId;
 use super::world::{NodeIdentity, World};
 use super::*;
 use crate::bootstrap::identities::{Denied, Identities};
-use crate::hub_admission::sweep_once;
 use crate::hub::Registry;
+use crate::hub_admission::sweep_once;
 use crate::kube::RawObject;
 
 fn edge1() -> NodeId {

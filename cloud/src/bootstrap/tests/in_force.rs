@@ -10,8 +10,8 @@ use tombolo_proto::frame::GoodbyeReason;
 use super::world::{MemorySecrets, NodeIdentity, World, csr, options, parts, present};
 use super::*;
 use crate::bootstrap::identities::{Denied, IdentityError};
-use crate::hub_admission::sweep_once;
 use crate::hub::{Admission, Registry, SessionHandle};
+use crate::hub_admission::sweep_once;
 
 async fn renew(world: &World, identity: &NodeIdentity, node: &str) -> (StatusCode, String, NodeIdentity) {
     let key = KeyPair::generate().expect("a key");

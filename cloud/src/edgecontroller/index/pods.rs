@@ -13,8 +13,8 @@ use super::kept::holder_of_pod;
 use super::room::{Item, ItemPriority};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::location_cache::Difference;
-use crate::edgecontroller::reference_shares::{NODE_REFERENCES_BYTES_MAX, total_weight};
 use crate::edgecontroller::pod_manager::{Known, Observed, Verdict};
+use crate::edgecontroller::reference_shares::{NODE_REFERENCES_BYTES_MAX, total_weight};
 use crate::kube::MIRROR;
 
 /// A pod as a watch or a read reported it.

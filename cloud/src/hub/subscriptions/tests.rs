@@ -22,8 +22,8 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Testimony;
-use crate::kube::tests::double::answering;
 use crate::history_progress::Reach;
+use crate::kube::tests::double::answering;
 
 mod doubts;
 mod ended;
