@@ -20,7 +20,7 @@ metadata:
   name: wheels.parts.example.com
 spec:
   group: parts.example.com
-  subscription: Namespaced
+  scope: Namespaced
   names: {plural: wheels, singular: wheel, kind: Wheel, shortNames: [wh]}
   versions:
   - name: v1
@@ -75,7 +75,7 @@ metadata:
   name: spokes.spare.example.com
 spec:
   group: spare.example.com
-  subscription: Namespaced
+  scope: Namespaced
   names: {plural: spokes, singular: spoke, kind: Spoke}
   versions:
   - name: v1

@@ -250,7 +250,7 @@ impl KubeEdge {
         match self.hub.ledgers.save(&self.node, version, ledger, owner).await {
             Saved::Done(_) => {}
             Saved::Failed(error) => {
-                tracing::warn!(node = %self.node, %error, "cannot store the delivery ledger")
+                tracing::warn!(node = %self.node, %error, "cannot store the delivery ledger");
             }
             // The stored record names every key that this session has sent, and makes no claim about the versions.
             Saved::Conflict(..) | Saved::TakenOver => {

@@ -238,7 +238,7 @@ impl NodeSession {
             match VolumeKind::of_subscription(subscription) {
                 None => self.channel.offer(subscription, key, &self.view),
                 Some(_) if self.channel.holds(&key) => {
-                    self.channel.offer(SubscriptionId::NODE, key, &self.view)
+                    self.channel.offer(SubscriptionId::NODE, key, &self.view);
                 }
                 Some(_) => {}
             }
@@ -371,7 +371,7 @@ impl NodeSession {
         match done {
             Done::PodsListed { keys, proven } => self.pods_listed(keys, proven),
             Done::SelectionListed { subscription, keys, complete } => {
-                self.selection_listed(subscription, keys, complete)
+                self.selection_listed(subscription, keys, complete);
             }
             Done::Reply(Answered { reply, expelled }, room) => {
                 self.running = self.running.saturating_sub(1);

@@ -236,7 +236,7 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
         }
         Command::Welcome(welcome) => batch.welcome(welcome)?,
         Command::CaughtUp { subscription, epoch, revision } => {
-            batch.caught_up(*subscription, epoch, *revision)?
+            batch.caught_up(*subscription, epoch, *revision)?;
         }
         Command::Report(report) => batch.report(report)?,
         Command::Settle { number, learned } => {

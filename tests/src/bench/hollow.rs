@@ -148,7 +148,7 @@ impl Connected {
                 }
             }
             EdgeEvent::CaughtUp { subscription, .. } if subscription != SubscriptionId::NODE => {
-                self.caught_up(subscription)
+                self.caught_up(subscription);
             }
             // A cluster without the definitions of the grids.
             EdgeEvent::SubscriptionClosed { code: 404, .. } => {

@@ -57,7 +57,7 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
                 ObjectEvent::Applied(secret) => match secret.into_typed() {
                     Ok(secret) => identities.take(&secret, listing.as_ref()),
                     Err(error) => {
-                        tracing::warn!(%error, "cannot read a Secret with records of certificates; its previous records stay in force")
+                        tracing::warn!(%error, "cannot read a Secret with records of certificates; its previous records stay in force");
                     }
                 },
                 // A record Secret was deleted as a whole. Keep what is known, so that no revoked certificate comes

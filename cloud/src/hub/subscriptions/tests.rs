@@ -234,7 +234,7 @@ impl Edge {
                 EdgeEvent::LeaseRenewed { .. } => self.leases += 1,
                 EdgeEvent::Closed(goodbye) => self.goodbye = Some(goodbye),
                 EdgeEvent::CaughtUp { subscription, .. } if subscription != SubscriptionId::NODE => {
-                    self.heard.push((subscription, None))
+                    self.heard.push((subscription, None));
                 }
                 EdgeEvent::SubscriptionClosed { subscription, code, reason } => {
                     self.heard.push((subscription, Some((code, reason))));

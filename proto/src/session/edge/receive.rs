@@ -127,7 +127,7 @@ impl EdgeSession {
         }
         match standing {
             SubscriptionState::Open => {
-                self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change })
+                self.events.push_back(EdgeEvent::Deliver { lane, seq, subscription, change });
             }
             // The edge followed this subscription a moment ago: there is nothing to store, but the cloud's window must
             // advance.

@@ -196,7 +196,7 @@ fn field(number: u32, form: &FieldEncoding, value: &Value, out: &mut Vec<u8>) {
             }
         }
         FieldEncoding::Texts => {
-            list().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out))
+            list().filter_map(Value::as_str).for_each(|text| bytes(number, text.as_bytes(), out));
         }
         FieldEncoding::Flag => {
             if let Some(flag) = value.as_bool() {
