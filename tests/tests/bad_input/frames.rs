@@ -90,10 +90,7 @@ async fn a_certificate_of_node_a_does_not_serve_node_b() {
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let goodbye = world.raw_node("edge-a", "edge-b").await.unwrap().ended().await.unwrap();
     assert_eq!(goodbye.reason, GoodbyeReason::Forbidden);
-    says(
-        &goodbye.message,
-        &["hello is from node \"edge-b\"", "certificate is of node \"edge-a\"", "join again"],
-    );
+    says(&goodbye.message, &["hello names node \"edge-b\"", "the certificate \"edge-a\"", "join again"]);
     world.check_cloud().unwrap();
 
     let hub = RawHub::start().await.unwrap();
