@@ -378,7 +378,7 @@ fn metrics(prefix: &str, source: &str) -> BTreeSet<String> {
 fn named_metrics_exist() {
     let source = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let mut known = metrics("tombolo_cloud_", &source("cloud/src/metrics.rs"));
-    let kube = ["gate", "group_rights", "published"].map(|name| format!("cloud/src/kube/{name}.rs"));
+    let kube = ["call_limits", "group_rights", "published"].map(|name| format!("cloud/src/kube/{name}.rs"));
     for file in kube.iter().map(String::as_str).chain(["cloud/src/grids/metrics.rs"]) {
         known.extend(metrics("tombolo_cloud_", &source(file)));
     }
