@@ -32,7 +32,8 @@ async fn stock_kubectl_looks_at_what_arrived() {
     assert!(pods.contains("NAMESPACE") && pods.contains("READY") && pods.contains("web"), "{pods}");
     assert!(output(&["get", "configmaps", "-A"]).await.contains("app"));
     assert!(output(&["get", "secrets", "-A"]).await.contains("Opaque"));
-    assert!(output(&["describe", "pod", "web", "-n", "default"]).await.contains("Simulated"));
+    let described = async || output(&["describe", "pod", "web", "-n", "default"]).await;
+    wait_until("the simulation", DEADLINE, async || described().await.contains("Simulated")).await;
 
     let mut watch = command(&["get", "pods", "-A", "-w"]);
     let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
