@@ -102,8 +102,7 @@ fn declared_types(lines: &[&str]) -> Vec<String> {
     let declared = |line: &&str| {
         let (keyword, rest) = without_scope(line).split_once(' ')?;
         let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
-        let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
-        is_type.then_some(name)
+        is_type.then(|| leading_name(rest).to_owned())
     };
     lines.iter().filter_map(declared).collect()
 }
