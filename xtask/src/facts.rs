@@ -1,24 +1,28 @@
-//! `xtask facts`: writes the tables of facts about built-in kinds that `apiserver/core` reads: their types, and, in
-//! `columns.txt` beside that file, the columns of the Table form. The OpenAPI descriptions of the types go into a file
-//! of `cloud`, because only its embedded server shows them.
+//! `xtask facts`: writes the tables of facts that the crates of `apiserver` read. `core` has the types of the built-in
+//! kinds and the columns of the Table form, `control` the OpenAPI descriptions of the types and the objects that every
+//! cluster has, and `catalog` the tags of declarative validation. With `--check`, it compares the files instead.
 //!
-//! The table comes from a running kube-apiserver (discovery and `/openapi/v3`, fetched with kubectl) and from the
+//! The facts come from a running kube-apiserver (discovery, `/openapi/v3` and lists, fetched with kubectl) and from the
 //! published Go modules `k8s.io/api`, `k8s.io/apimachinery`, `k8s.io/apiextensions-apiserver` and
 //! `k8s.io/kube-aggregator`. Only the modules say whether a field is a pointer or is omitted when it is zero.
 
+mod bootstrap;
 mod columns;
 mod descriptions;
+mod file;
 mod gosource;
+mod options;
 mod render;
+mod tags;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
+use self::file::FactsFile;
 use self::gosource::GoSources;
+use self::options::FactsOptions;
 
 /// Group-versions whose kinds are in the table, as the discovery paths name them.
 const GROUP_VERSIONS: &[&str] = &[
@@ -46,9 +50,6 @@ const GROUP_VERSIONS: &[&str] = &[
     "storage.k8s.io/v1",
 ];
 
-/// The known arguments, for error messages.
-const KNOWN: &str = "known: --server --token --kubectl --sources --out --descriptions";
-
 /// What one group-version serves.
 struct GroupVersion {
     name: String,
@@ -56,28 +57,40 @@ struct GroupVersion {
     kinds: BTreeMap<String, String>,
 }
 
-/// Where the facts come from and where they are written.
-struct FactsOptions {
-    server: String,
-    token: String,
-    kubectl: String,
-    kubectl_args: Vec<String>,
-    sources: PathBuf,
-    out: PathBuf,
-    descriptions: PathBuf,
-}
-
 /// Runs the generator.
 ///
 /// Arguments: `--server URL`, `--token T`, `--kubectl PATH`, `--sources DIR` (the `k8s.io` folder of a Go module
-/// cache), `--out FILE`, `--descriptions FILE`. All except the server have a default. The server must have a
-/// Deployment.
+/// cache), `--out FILE`, `--descriptions FILE`, `--tags FILE`, `--check`. All except the server have a default. The
+/// server must have a Deployment. The columns are written beside `--out`, the objects beside `--descriptions`.
 ///
 /// # Errors
-/// An argument is unknown, the server does not answer, or the table's form cannot express a type.
+/// An argument is unknown, the server does not answer, the table's form cannot express a type, or `--check` finds a
+/// difference.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let options = FactsOptions::parse(args)?;
-    let sources = GoSources::read(&options.sources)?;
+    let files = generate(&options)?;
+    if options.check { file::check(&files) } else { files.iter().try_for_each(FactsFile::write) }
+}
+
+fn generate(options: &FactsOptions) -> Result<Vec<FactsFile>> {
+    let (served, types) = read_server(options)?;
+    let builtin = render::table(&served, &types, &GoSources::read(&options.sources)?)?;
+    let described = descriptions::table(&types, &builtin)?;
+    let columns = columns::table(&served, |path| options.get_table(path))?;
+    let objects = |paths: &[&str]| bootstrap::table(paths, |path| options.get(path));
+    let beside = |name: &str| options.descriptions.with_file_name(name);
+    Ok(vec![
+        FactsFile::new(options.out.clone(), builtin),
+        FactsFile::new(options.out.with_file_name("columns.txt"), columns),
+        FactsFile::new(options.descriptions.clone(), described),
+        FactsFile::new(beside("bootstrap-rbac.jsonl"), objects(&bootstrap::RBAC)?),
+        FactsFile::new(beside("bootstrap-flows.jsonl"), objects(&bootstrap::FLOWS)?),
+        FactsFile::new(options.tags.clone(), tags::table(&options.sources, GROUP_VERSIONS)?),
+    ])
+}
+
+/// What the group-versions serve, and the schemas of all their types by full name.
+fn read_server(options: &FactsOptions) -> Result<(Vec<GroupVersion>, BTreeMap<String, Value>)> {
     let mut served = Vec::new();
     let mut types: BTreeMap<String, Value> = BTreeMap::new();
     for name in GROUP_VERSIONS {
@@ -91,18 +104,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         let resources = resources.with_context(|| format!("{name} serves no resources"))?.clone();
         served.push(GroupVersion { name: (*name).to_owned(), resources, kinds });
     }
-    let text = render::table(&served, &types, &sources)?;
-    std::fs::write(&options.out, &text).with_context(|| format!("writing {}", options.out.display()))?;
-    println!("{}: {} bytes, {} types", options.out.display(), text.len(), types.len());
-    let described = descriptions::compressed(&types, &text)?;
-    std::fs::write(&options.descriptions, &described)
-        .with_context(|| format!("writing {}", options.descriptions.display()))?;
-    println!("{}: {} bytes", options.descriptions.display(), described.len());
-    let columns = columns::table(&served, |path| options.get_table(path))?;
-    let out = options.out.with_file_name("columns.txt");
-    std::fs::write(&out, &columns).with_context(|| format!("writing {}", out.display()))?;
-    println!("{}: {} bytes", out.display(), columns.len());
-    Ok(())
+    Ok((served, types))
 }
 
 /// Which schema describes each kind of one group-version.
@@ -120,75 +122,4 @@ fn kinds_of(schemas: &serde_json::Map<String, Value>, group_version: &str) -> BT
         }
     }
     kinds
-}
-
-impl FactsOptions {
-    fn parse(args: &[String]) -> Result<Self> {
-        let home = std::env::var("HOME").unwrap_or_default();
-        let mut options = Self {
-            server: String::new(),
-            token: String::new(),
-            kubectl: "kubectl".to_owned(),
-            kubectl_args: Vec::new(),
-            sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
-            out: PathBuf::from("apiserver/core/data/builtin.txt"),
-            descriptions: PathBuf::from("apiserver/control/data/descriptions.gz"),
-        };
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
-            let value = args.next().with_context(|| format!("{name} needs a value"))?.clone();
-            match name.as_str() {
-                "--server" => options.server.clone_from(&value),
-                "--token" => options.token.clone_from(&value),
-                _ => {}
-            }
-            match name.as_str() {
-                "--server" => options
-                    .kubectl_args
-                    .extend([format!("--server={value}"), "--insecure-skip-tls-verify=true".into()]),
-                "--token" => options.kubectl_args.push(format!("--token={value}")),
-                "--kubectl" => options.kubectl = value,
-                "--sources" => options.sources = value.into(),
-                "--out" => options.out = value.into(),
-                "--descriptions" => options.descriptions = value.into(),
-                _ => bail!("unknown argument {name}; {KNOWN}"),
-            }
-        }
-        if options.server.is_empty() {
-            bail!("--server is missing: facts are read from a running server; {KNOWN}");
-        }
-        Ok(options)
-    }
-
-    /// A list as a Table. kubectl requests Tables only to print them, so this uses curl.
-    fn get_table(&self, path: &str) -> Result<Value> {
-        let output = Command::new("curl")
-            .args([
-                "--silent",
-                "--insecure",
-                "--fail",
-                "--header",
-                &format!("Authorization: Bearer {}", self.token),
-            ])
-            .args(["--header", "Accept: application/json;as=Table;v=v1;g=meta.k8s.io"])
-            .arg(format!("{}{path}", self.server))
-            .output()
-            .context("starting curl")?;
-        if !output.status.success() {
-            bail!("curl {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        serde_json::from_slice(&output.stdout).with_context(|| format!("{path} is not JSON"))
-    }
-
-    fn get(&self, path: &str) -> Result<Value> {
-        let output = Command::new(&self.kubectl)
-            .args(&self.kubectl_args)
-            .args(["get", "--raw", path])
-            .output()
-            .with_context(|| format!("starting {}", self.kubectl))?;
-        if !output.status.success() {
-            bail!("kubectl get --raw {path}: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        serde_json::from_slice(&output.stdout).with_context(|| format!("{path} is not JSON"))
-    }
 }

@@ -37,7 +37,8 @@ enum Recipe {
     /// Build etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kubelet, kube-proxy and CoreDNS
     /// into the user's cache folder.
     Components,
-    /// Read the facts about built-in kinds from a running API server into apiserver/core/data.
+    /// Read the facts about built-in kinds, the objects of every cluster and the tags of validation from a running API
+    /// server and the Go modules into the data folders of apiserver. With --check, list what differs there instead.
     Facts {
         /// Arguments of the generator; without any, the error lists them.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -11,7 +11,7 @@ use tombolo_proto::object::Resource;
 pub(super) use rbac::node_rules;
 
 use super::error::EmbeddedError;
-use super::objects::{Objects, core, timestamp, v1};
+use super::objects::{Objects, core, text, timestamp, v1};
 
 /// Namespaces that always exist; the first three cannot be deleted.
 pub(super) const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -40,6 +40,16 @@ pub(super) async fn ensure(objects: &Objects, facts: &ServerFacts<'_>) -> Result
     }
     rbac::ensure(objects).await?;
     flows::ensure(objects).await
+}
+
+/// The objects of a table, which is a sequence of JSON objects.
+fn table(json: &'static str) -> impl Iterator<Item = (Resource, Value)> {
+    serde_json::Deserializer::from_str(json).into_iter().map(|object| {
+        let object: Value = object.expect("tests read all tables");
+        let group = text(&object, "/apiVersion").trim_end_matches("/v1");
+        let plural = format!("{}s", text(&object, "/kind").to_lowercase());
+        (v1(group, &plural), object)
+    })
 }
 
 fn failed(object: &str, error: &dyn std::fmt::Display) -> EmbeddedError {

@@ -19,7 +19,7 @@ use self::rules::FlowSchemaRule;
 use super::objects::{items, text, v1};
 
 /// Group of the kinds.
-pub(super) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
 /// Plural of FlowSchema.
 pub(super) const SCHEMAS: &str = "flowschemas";

@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
-use anyhow::{Context, Result};
-use flate2::{Compression, GzBuilder};
+use anyhow::Result;
 use serde_json::Value;
 
 /// Types that fields refer to, although the table treats them as scalars.
@@ -16,15 +14,15 @@ const SCALARS: [&str; 4] = [
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
 ];
 
-/// The compressed text. Each type has a line with its name and text. Below it, each field has a line that begins with a
+/// The file as text. Each type has a line with its name and text. Below it, each field has a line that begins with a
 /// tab and holds its name, values and text, separated by tabs. Type names are complete, texts are JSON, and values are
 /// joined by commas. `-` means any value. Values behind `[]` are those of the items. The text has only types of the
 /// table.
-pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result<Vec<u8>> {
+pub(super) fn table(types: &BTreeMap<String, Value>, builtin: &str) -> Result<String> {
     let known = |name: &str| {
         let parts: Vec<&str> = name.split('.').collect();
         let short = parts[parts.len().saturating_sub(3)..].join(".");
-        table
+        builtin
             .lines()
             .any(|line| line.strip_prefix("type ").and_then(|rest| rest.split(' ').next()) == Some(&short))
     };
@@ -35,10 +33,7 @@ pub(super) fn compressed(types: &BTreeMap<String, Value>, table: &str) -> Result
             writeln!(out, "\t{field}\t{}\t{}", values(property), text(property))?;
         }
     }
-    // No timestamp, so that the same facts produce the same file.
-    let mut writer = GzBuilder::new().mtime(0).write(Vec::new(), Compression::best());
-    writer.write_all(out.as_bytes())?;
-    writer.finish().context("compressing the descriptions")
+    Ok(out)
 }
 
 fn text(schema: &Value) -> Value {

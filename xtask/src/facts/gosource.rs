@@ -83,7 +83,8 @@ impl GoSources {
     }
 }
 
-fn module(root: &Path, name: &str) -> Result<PathBuf> {
+/// The newest version of a `k8s.io` module in a Go module cache.
+pub(super) fn module(root: &Path, name: &str) -> Result<PathBuf> {
     let prefix = format!("{name}@");
     let mut found: Vec<PathBuf> =
         folders(root)?.into_iter().filter(|path| name_of(path).starts_with(&prefix)).collect();
