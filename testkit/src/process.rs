@@ -1,15 +1,14 @@
 //! Processes that are killed when the test ends.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::net::{TcpListener, UdpSocket};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 /// A running process. Its output goes to a file. It is killed when dropped.
 #[derive(Debug)]
@@ -107,26 +106,43 @@ const BOTH_TRIES: usize = 50;
 /// for a moment longer.
 static COPIES: Mutex<()> = Mutex::new(());
 
-/// Number of ports that this process has tried so far.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// Ports of this process: the locked files keep other test programs away from them until this process ends.
+static CLAIMED: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A port on 127.0.0.1 that is free for TCP and UDP, for programs that cannot report the port they chose. A process
-/// returns each port only once. Each process starts at a different port.
+/// A port on 127.0.0.1 that is free for TCP and UDP, for programs that cannot report the port they chose. No two
+/// processes that run at the same time get the same port, and a process gets each port only once.
 ///
 /// # Errors
-/// No port can be bound.
+/// No port can be bound, or the folder of the locks cannot be written.
 pub fn free_port() -> Result<u16> {
-    let _one_at_a_time = COPIES.lock();
-    let start = std::process::id() as usize * 997;
-    for _ in PORTS {
-        let step = (start + TAKEN.fetch_add(1, Ordering::Relaxed)) % PORTS.len();
-        let port = PORTS.start + u16::try_from(step)?;
+    let mut claimed = CLAIMED.lock();
+    let _no_forks = COPIES.lock();
+    // Programs that start at different ports seldom try one that another program has locked.
+    let start = std::process::id() as usize * 997 + claimed.len();
+    for step in 0..PORTS.len() {
+        let port = PORTS.start + u16::try_from((start + step) % PORTS.len())?;
         let address = ("127.0.0.1", port);
-        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
+        if let Some(lock) = claim(port)?
+            && TcpListener::bind(address).is_ok()
+            && UdpSocket::bind(address).is_ok()
+        {
+            claimed.push(lock);
             return Ok(port);
         }
     }
     bail!("no port of {PORTS:?} is free")
+}
+
+/// Locks the file of a port, which lasts as long as the file is open; none if a process has locked it.
+fn claim(port: u16) -> Result<Option<File>> {
+    let folder = std::env::temp_dir().join(format!("tombolo-ports-{}", geteuid().as_raw()));
+    std::fs::create_dir_all(&folder)?;
+    let file = File::options().create(true).append(true).open(folder.join(port.to_string()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error.into()),
+    }
 }
 
 /// Non-blocking sockets of one port on 127.0.0.1 for both protocols, for servers in this process. A port that is free

@@ -22,6 +22,23 @@ const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
 /// Features that no program enables by default but that are tested.
 pub(crate) const FEATURES: &str = "tombolo-edge/profile";
 
+/// The package whose tests start the programs of this workspace.
+const WHOLE_SYSTEM: &str = "tombolo-tests";
+
+/// Packages whose tests need no program of Kubernetes.
+const WITHOUT_KUBERNETES: [&str; 10] = [
+    "tombolo",
+    "tombolo-apicore",
+    "tombolo-catalog",
+    "tombolo-cel",
+    "tombolo-grid",
+    "tombolo-link",
+    "tombolo-proto",
+    "tombolo-replay",
+    "tombolo-runtime",
+    "xtask",
+];
+
 #[derive(Args)]
 pub(crate) struct TestOptions {
     /// Leave out the tests that need etcd and kube-apiserver; they are reported as skipped.
@@ -42,7 +59,10 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     prepare(options)?;
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
     let command = cargo_test(options, &skip_log)?;
-    let outcome = build_programs().and_then(|()| run_tests(options, command, &skip_log));
+    if options.needs(|package| package == WHOLE_SYSTEM) {
+        build_programs()?;
+    }
+    let outcome = run_tests(options, command, &skip_log);
     let skipped = take_lines(&skip_log);
     eprintln!("tests ran {} s; skipped: {}", started.elapsed().as_secs(), skipped.len());
     for test in &skipped {
@@ -55,9 +75,22 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     Ok(())
 }
 
+impl TestOptions {
+    /// Whether the tests of a selected package have a need. Without a selection, all packages are.
+    fn needs(&self, has: impl Fn(&str) -> bool) -> bool {
+        let packages = packages(&self.cargo_arguments);
+        packages.is_empty() || packages.into_iter().any(has)
+    }
+
+    /// Whether the tests need the programs of Kubernetes.
+    fn needs_kubernetes(&self) -> bool {
+        !self.without_cluster && self.needs(|package| !WITHOUT_KUBERNETES.contains(&package))
+    }
+}
+
 /// Reports missing prerequisites immediately, or installs them.
 fn prepare(options: &TestOptions) -> Result<()> {
-    if options.without_cluster {
+    if !options.needs_kubernetes() {
         return Ok(());
     }
     if !components::available() {
@@ -143,12 +176,12 @@ fn everything(command: &mut Command) -> Result<Report> {
 fn cargo_test(options: &TestOptions, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
-    if !names_packages(&options.cargo_arguments) {
+    if packages(&options.cargo_arguments).is_empty() {
         command.args(["--workspace", "--features", FEATURES]);
     }
     if options.without_cluster {
         command.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
-    } else {
+    } else if options.needs_kubernetes() {
         command.env(components::ASSETS_VARIABLE, components::ensure()?);
         command.env(goclients::VARIABLE, goclients::ensure()?);
         components::node::name_to(&mut command)?;
@@ -167,10 +200,19 @@ fn runs_tests(arguments: &[String]) -> bool {
     !arguments.iter().any(|argument| matches!(argument.as_str(), "--no-run" | "--list" | "--help" | "-h"))
 }
 
-fn names_packages(arguments: &[String]) -> bool {
-    let before_dashes = arguments.iter().take_while(|argument| *argument != "--");
-    let mut flags = before_dashes.map(String::as_str);
-    flags.any(|flag| flag == "-p" || flag.starts_with("--package"))
+/// The packages that these arguments of `cargo test` select.
+fn packages(arguments: &[String]) -> Vec<&str> {
+    let mut flags = arguments.iter().map(String::as_str).take_while(|argument| *argument != "--");
+    let mut packages = Vec::new();
+    while let Some(flag) = flags.next() {
+        let attached = ["--package=", "-p=", "-p"].iter().find_map(|name| flag.strip_prefix(name));
+        match attached.filter(|name| !name.is_empty()) {
+            _ if flag == "--package" || flag == "-p" => packages.extend(flags.next()),
+            Some(name) => packages.push(name),
+            None => {}
+        }
+    }
+    packages
 }
 
 /// The skipped tests so far, one per line; empty if the file does not exist.
@@ -199,5 +241,27 @@ mod tests {
         };
         assert!(runs(&[]) && runs(&["-p", "tombolo-proto", "--", "session"]));
         assert!(!runs(&["--no-run"]) && !runs(&["-p", "tombolo-proto", "--", "--list"]));
+    }
+
+    #[test]
+    fn a_package_is_tested_with_what_its_tests_need() {
+        let options = |line: &str| TestOptions {
+            without_cluster: false,
+            install: false,
+            cargo_arguments: line.split_whitespace().map(str::to_owned).collect(),
+        };
+        let needs = |line: &str| {
+            let options = options(line);
+            (options.needs(|package| package == WHOLE_SYSTEM), options.needs_kubernetes())
+        };
+        for everything in
+            ["", "--no-run", "-p tombolo-tests", "-p=tombolo-proto --package tombolo-tests", "-- -p"]
+        {
+            assert_eq!(needs(everything), (true, true), "{everything}");
+        }
+        assert_eq!(needs("--package=tombolo-edge"), (false, true));
+        for alone in ["-p tombolo-proto", "-ptombolo-proto -- session", "--package tombolo-grid --lib"] {
+            assert_eq!(needs(alone), (false, false), "{alone}");
+        }
     }
 }

@@ -1,6 +1,5 @@
-//! Runs the test programs of the workspace two at a time: one that computes beside one that mostly waits for other
-//! programs. Two programs that start clusters never run together: a missed deadline on a busy machine says nothing
-//! about the product.
+//! Runs the test programs of the workspace side by side: one that computes beside [`WAITING_WORKERS`] that mostly wait
+//! for the programs they start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -20,6 +19,9 @@ const SLOWEST: usize = 10;
 
 /// The package whose programs start others and wait for them.
 const WAITING_PACKAGE: &str = "tombolo-tests";
+
+/// How many programs of [`WAITING_PACKAGE`] run at a time. More of them miss deadlines on two cores.
+const WAITING_WORKERS: usize = 2;
 
 /// A compiled test program.
 #[derive(Debug)]
@@ -74,8 +76,8 @@ pub(super) fn run(programs: VecDeque<Program>, environment: &Command) -> Result<
     let (waiting, computing): (VecDeque<_>, VecDeque<_>) =
         programs.into_iter().partition(|program| program.name.starts_with(WAITING_PACKAGE));
     let outcome = Mutex::new((Report::passing(), Vec::new()));
-    let work = |programs: VecDeque<Program>| -> Result<()> {
-        for program in programs {
+    let work = |programs: &Mutex<VecDeque<Program>>| -> Result<()> {
+        while let Some(program) = lock(programs, VecDeque::pop_front) {
             let (output, success, took) = program.run(environment)?;
             lock(&outcome, |(report, times)| -> Result<()> {
                 let mut out = std::io::stdout().lock();
@@ -91,10 +93,13 @@ pub(super) fn run(programs: VecDeque<Program>, environment: &Command) -> Result<
         }
         Ok(())
     };
+    let (waiting, computing) = (Mutex::new(waiting), Mutex::new(computing));
     std::thread::scope(|scope| {
-        let first = scope.spawn(|| work(waiting));
-        let second = work(computing);
-        first.join().unwrap_or_else(|_| bail!("a worker panicked")).and(second)
+        let mut workers: Vec<_> = (0..WAITING_WORKERS).map(|_| scope.spawn(|| work(&waiting))).collect();
+        workers.push(scope.spawn(|| work(&computing)));
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
     let (report, mut times) = outcome.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     times.sort_by(|one, other| other.0.total_cmp(&one.0));
