@@ -16,7 +16,7 @@ use thiserror::Error;
 use tombolo_link::server::PLACES;
 use tombolo_proto::session::kubeedge::WINDOW_MAX;
 use tombolo_runtime::door::DoorLimits;
-use tombolo_runtime::without_excerpt;
+use tombolo_runtime::settings;
 
 use crate::bootstrap::{CertificateFiles, PemPair};
 use crate::edgecontroller::UpstreamSettings;
@@ -304,7 +304,7 @@ impl Default for Config {
 }
 
 fn typed<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, ConfigError> {
-    serde_saphyr::from_str(text).map_err(|error| ConfigError::Parse(without_excerpt(&error.to_string())))
+    settings::from_yaml(text).map_err(ConfigError::Parse)
 }
 
 fn invalid(key: &'static str, problem: &str) -> ConfigError {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 use tombolo_apicore::names::{label_value, qualified_name};
 use tombolo_proto::ids::NodeId;
-use tombolo_runtime::{BackoffConfig, without_excerpt};
+use tombolo_runtime::{BackoffConfig, settings};
 
 mod dns;
 mod wrapper;
@@ -310,10 +310,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] gives the line and column, or the setting.
     pub fn parse(text: &str, origin: &str) -> Result<Self, ConfigError> {
-        let config: Self = serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
-            origin: origin.into(),
-            message: without_excerpt(&error.to_string()),
-        })?;
+        let config: Self = settings::from_yaml(text)
+            .map_err(|message| ConfigError::Syntax { origin: origin.into(), message })?;
         let named =
             |error: ConfigError| ConfigError::Syntax { origin: origin.into(), message: error.to_string() };
         config.validate().map_err(named)?;

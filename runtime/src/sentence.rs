@@ -21,14 +21,6 @@ pub fn sentence(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// The first line of a parser's message, which says what is wrong and where. The excerpt of the input that may follow
-/// is left out.
-#[must_use]
-pub fn without_excerpt(message: &str) -> String {
-    let line = message.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use thiserror::Error;

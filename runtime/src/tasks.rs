@@ -117,12 +117,6 @@ impl Tasks {
         self.shared.tracker.is_empty()
     }
 
-    /// Number of tasks, essential or not, that have panicked.
-    #[must_use]
-    pub fn panics(&self) -> u64 {
-        self.shared.panics.load(Ordering::Relaxed)
-    }
-
     /// Completes with the first failure of an essential task. Cancel-safe.
     pub async fn failed(&self) -> TaskError {
         let mut failure = self.shared.failure.subscribe();
@@ -188,7 +182,6 @@ struct Shared {
     cancel: CancellationToken,
     failure: watch::Sender<Option<TaskError>>,
     next_id: AtomicU64,
-    panics: AtomicU64,
     names: Mutex<BTreeMap<u64, TaskName>>,
 }
 
@@ -199,7 +192,6 @@ impl Default for Shared {
             cancel: CancellationToken::new(),
             failure: watch::Sender::new(None),
             next_id: AtomicU64::new(0),
-            panics: AtomicU64::new(0),
             names: Mutex::new(BTreeMap::new()),
         }
     }
@@ -247,7 +239,6 @@ impl TaskEntry {
     fn panicked(&self, panic: &(dyn Any + Send)) {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let message = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        self.shared.panics.fetch_add(1, Ordering::Relaxed);
         let message = message.unwrap_or_else(|| "no message".to_owned());
         self.report(TaskError::Panicked { name: self.name(), message });
     }
@@ -285,7 +276,6 @@ mod tests {
         tasks.spawn("shaky", panicking("index 7 is missing"));
         let error = tasks.failed().await;
         assert_eq!(error.to_string(), "task shaky panicked: index 7 is missing");
-        assert_eq!(tasks.panics(), 1);
         assert!(matches!(tasks.shutdown(GRACE).await, Err(TaskError::Panicked { .. })));
     }
 
@@ -299,13 +289,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_isolated_panic_is_counted_and_nothing_else_ends() {
+    async fn an_isolated_panic_ends_nothing_else() {
         let tasks = Tasks::new();
         let lost = tasks.spawn_isolated("node a", panicking("boom"));
         while !lost.is_finished() {
             tokio::task::yield_now().await;
         }
-        assert_eq!(tasks.panics(), 1);
         tasks.shutdown(GRACE).await.unwrap();
         assert!(tasks.is_empty());
     }
