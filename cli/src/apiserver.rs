@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use tombolo_apiserver::{Bound, Embedded, Options};
+use tombolo_apiserver::{self as embedded, Bound, Embedded, Options};
 use tombolo_runtime::drain;
 use tombolo_runtime::signals::Signals;
 
@@ -24,15 +24,19 @@ pub struct ApiServerOptions {
     pub data_dir: PathBuf,
 
     /// Address to listen on. Port 0 reuses the port of the last start, or picks a free one.
-    #[arg(long, default_value = "127.0.0.1:0", value_name = "ADDRESS")]
+    #[arg(long, default_value_t = embedded::LISTEN, value_name = "ADDRESS")]
     pub listen: SocketAddr,
 
     /// Cluster addresses of Services: an IPv4 range with a prefix of 16 to 29 bits.
-    #[arg(long, default_value = "10.0.0.0/16", value_name = "CIDR")]
+    #[arg(long, default_value = embedded::SERVICE_CIDR, value_name = "CIDR")]
     pub service_cidr: String,
 
     /// Size of the object store in MiB, 16 to 65536. Events may use a quarter of it, one node a sixteenth.
-    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(STORE_MEBIBYTES))]
+    #[arg(
+        long,
+        default_value_t = embedded::STORE_MEBIBYTES,
+        value_parser = clap::value_parser!(u32).range(STORE_MEBIBYTES)
+    )]
     pub store_mebibytes: u32,
 
     /// File that receives one JSON line per request (`audit.k8s.io/v1`, level Metadata).

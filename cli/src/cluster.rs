@@ -11,10 +11,8 @@ use kube::{Api, Client};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tombolo_cloud::Kube;
+pub(crate) use tombolo_cloud::bootstrap::NAMESPACE;
 use tombolo_cloud::kube::{Caller, RawObject, without_proxy_of_environment};
-
-/// Default namespace of cloudcore's own objects.
-pub(crate) const NAMESPACE: &str = "kubeedge";
 
 /// Name of the Secret with KubeEdge's shared join token (docs/reference/kubeedge.md#certificates-and-keys).
 const TOKEN_SECRET: &str = "tokensecret";

@@ -47,7 +47,7 @@ pub struct DoctorOptions {
     #[arg(long, default_value_t = tombolo_cloud::config::JOIN_PORT, value_name = "PORT")]
     pub join_port: u16,
 
-    /// Check only this transport; needed if the other one is disabled.
+    /// Check only this transport; needed if the other one is off and the settings of cloudcore cannot be read here.
     #[arg(long, value_enum)]
     pub transport: Option<TransportOption>,
 
@@ -86,8 +86,8 @@ async fn cluster(options: &DoctorOptions, now: SystemTime, report: &mut Report) 
     api::namespace(&api, report).await;
     let kept = secrets::examine(&api, now, report).await;
     rights::examine(&api, &kept, report).await;
-    settings::examine(options, &api, report).await;
-    hub::examine(options, &api, &kept, report).await;
+    let listeners = settings::examine(options, &api, report).await;
+    hub::examine(options, &api, &kept, listeners.as_ref(), report).await;
     api::nodes(&api, report).await;
     duplicate_identity::examine(&api, report).await;
 }

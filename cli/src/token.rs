@@ -14,6 +14,9 @@ use tombolo_proto::NodeId;
 use crate::cluster;
 use crate::operate::ClusterOptions;
 
+/// How long the agents that this program starts have to join.
+pub(crate) const AGENTS_TOKEN_LIFE: Duration = Duration::from_secs(3600);
+
 /// Join tokens.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]

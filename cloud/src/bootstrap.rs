@@ -35,7 +35,6 @@ use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::ServerTls;
 use tombolo_runtime::door::{Door, DoorLimits, Source};
@@ -47,7 +46,6 @@ pub use join_tokens::{NewToken, StoredToken, TokenStoreError, create, delete, li
 pub use nodes::{ClusterNodes, NodeLookup, NodeLookupError, NodeState};
 pub use pem::{CertificateFiles, PemPair};
 pub use secrets::{ClusterSecrets, OWN_LABEL, SecretData, SecretError, SecretStore, StoredSecret};
-pub use shared_token::JoinTokens;
 
 use crate::attestation::Attester;
 use authority::{Authority, KeyedCertificate, LEAF_LIFE};
@@ -60,7 +58,7 @@ use upkeep::Token;
 pub const NAMESPACE: &str = "kubeedge";
 
 /// Default for how long an expired node certificate can still be renewed.
-const EXPIRED_GRACE: Duration = Duration::from_secs(30 * 86_400);
+pub const EXPIRED_GRACE: Duration = Duration::from_secs(30 * 86_400);
 
 /// Default interval at which the join token changes. Each token is valid for twice as long.
 const TOKEN_REFRESH: Duration = Duration::from_secs(12 * 3600);
@@ -166,8 +164,8 @@ struct Inner {
     server_files: Option<PemPair>,
     /// Where the operator may provide the authority.
     authority_files: Option<PemPair>,
-    /// The shared token, if it is enabled.
-    tokens: Option<watch::Sender<String>>,
+    /// Whether the shared token is enabled.
+    shared_token: bool,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
     door: Door,
@@ -247,7 +245,7 @@ impl Bootstrap {
                 acceptor: listener::tls(&server_tls)?,
                 door: Door::new(options.places),
                 lines: LineLimit::new(LINES_OF_ONE, LINES_OF_ALL),
-                tokens: token.as_ref().map(|token| watch::Sender::new(token.text.clone())),
+                shared_token: token.is_some(),
                 identities: Arc::new(identities),
                 spending: tokio::sync::Mutex::default(),
                 known_tokens: KnownTokens::default(),
@@ -285,12 +283,6 @@ impl Bootstrap {
     #[must_use]
     pub fn authority(&self) -> CertificateDer<'static> {
         self.inner.authority.certificate()
-    }
-
-    /// KubeEdge's shared token and its successors, if it is enabled.
-    #[must_use]
-    pub fn join_tokens(&self) -> Option<JoinTokens> {
-        self.inner.tokens.as_ref().map(|tokens| JoinTokens(tokens.subscribe()))
     }
 
     /// Creates a join token.

@@ -161,34 +161,10 @@ impl Bound {
         Self { clock: WallClock::new(now), ..self }
     }
 
-    /// Address of the local API for pods, when it is on.
-    #[must_use]
-    pub fn local_pods_addr(&self) -> Option<SocketAddr> {
-        self.local.pods_addr()
-    }
-
-    /// Address of the local API over plain HTTP, when it is on.
-    #[must_use]
-    pub fn local_http_addr(&self) -> Option<SocketAddr> {
-        self.local.http_addr()
-    }
-
     /// Address of the wrapper, when it is on.
     #[must_use]
     pub fn wrapper_addr(&self) -> Option<SocketAddr> {
         self.network.wrapper.as_ref().map(Wrapper::local_addr)
-    }
-
-    /// Address of the DNS server, when it is on.
-    #[must_use]
-    pub fn dns_addr(&self) -> Option<SocketAddr> {
-        self.network.dns.as_ref().map(Dns::local_addr)
-    }
-
-    /// Address of the admin endpoints, when they are on.
-    #[must_use]
-    pub fn admin_addr(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(admin::AdminListener::local_addr)
     }
 
     /// The kubeconfig of the local API, as written to the data folder.

@@ -103,6 +103,7 @@ impl Dns {
     }
 
     /// The address that it listens on.
+    #[cfg(test)]
     pub(crate) fn local_addr(&self) -> SocketAddr {
         self.address
     }

@@ -171,6 +171,7 @@ impl LocalApi {
     }
 
     /// Address of the plain listener, when there is one.
+    #[cfg(test)]
     pub(crate) fn http_addr(&self) -> Option<SocketAddr> {
         self.http.as_ref()?.local_addr().ok()
     }

@@ -207,50 +207,12 @@ impl Store {
         }
     }
 
-    /// Opens the store on a medium.
-    ///
-    /// # Errors
-    /// As [`Store::open`].
-    pub fn open_on(medium: Box<dyn Medium>, sealer: Sealer, bounds: LogBounds) -> Result<Opened, OpenError> {
-        open::on_medium(medium, sealer, bounds, Revision(1), None)
-    }
-
     /// Waits for room in the writer's queue. Work is done in the order in which it was submitted. Cancel-safe.
     ///
     /// # Errors
     /// [`WriteError::Closed`] when the store is closed.
     pub(crate) async fn reserve(&self) -> Result<Reserved, WriteError> {
         self.jobs.clone().reserve_owned().await.map(Reserved::new).map_err(|_| WriteError::Closed)
-    }
-
-    /// Applies deliveries in one transaction, in order. When this returns, those that were not refused are on
-    /// disk. There is one inner result for each delivery.
-    ///
-    /// # Errors
-    /// [`WriteError`] when none of them could be written.
-    pub async fn apply(&self, deliveries: Vec<Delivery>) -> Result<Vec<Result<(), Refused>>, WriteError> {
-        self.reserve().await?.apply(deliveries).await
-    }
-
-    /// Records the start of a session with the cloud's answer to the hello.
-    ///
-    /// # Errors
-    /// [`WriteError`] when that could not be written; nothing may be applied then.
-    pub async fn welcome(&self, welcome: Welcome) -> Result<(), WriteError> {
-        self.reserve().await?.welcome(welcome).await
-    }
-
-    /// A subscription is complete as of a revision of the cloud.
-    ///
-    /// # Errors
-    /// [`WriteError`] when that could not be written.
-    pub async fn caught_up(
-        &self,
-        subscription: SubscriptionId,
-        epoch: Epoch,
-        revision: CloudRevision,
-    ) -> Result<(), WriteError> {
-        self.reserve().await?.caught_up(subscription, epoch, revision).await
     }
 
     /// Replaces the attestation of the cloud. It is written with the next commit or at the end of the process. It

@@ -205,12 +205,6 @@ impl Link {
         self.tap = Some(tap);
     }
 
-    /// Sets whether object bodies may travel compressed. The side that sends a welcome need not call this: the link
-    /// reads the agreed features from the welcome.
-    pub fn set_compression(&mut self, on: bool) {
-        self.compress = on;
-    }
-
     /// Whether the lane accepts another frame. False for every lane once the link has ended, unless the peer's own
     /// bytes ended it: then a goodbye can still be sent ([`LinkError::goodbye`]).
     #[must_use]

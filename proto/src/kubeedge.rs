@@ -1,4 +1,5 @@
-//! KubeEdge's JSON envelope: one message, one JSON document (docs/reference/kubeedge.md#json-envelope).
+//! The JSON message dialect of KubeEdge (`kubeedge`): one message, one JSON document
+//! (docs/reference/kubeedge.md#json-envelope).
 //!
 //! Decoding is as lenient as Go's: unknown members are ignored, member names match in any case, the last of two equal
 //! members counts, `null` is an absent value, and bytes after the first JSON value are discarded. Content is cut out

@@ -198,7 +198,14 @@ async fn eventually_fails(options: &DoctorOptions, words: &[&str]) {
 }
 
 async fn hub(options: &DoctorOptions) {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = folder.path().join("cloudcore.yaml");
+    fs::write(&settings, "listen: {quic: null}").unwrap();
     let mut other = options.clone();
+    (other.config, other.quic_port) = (Some(settings), 1);
+    let (off, _) = examined(&other, SystemTime::now()).await;
+    assert!(!off.iter().any(|line| line.contains("QUIC")), "it is off: {off:?}");
+    other = options.clone();
     other.websocket_port = 1;
     fails(&other, &["WebSocket at 127.0.0.1:1", "do firewalls allow TCP"]).await;
     other.transport = Some(tombolo_cli::transport::TransportOption::Quic);
@@ -300,6 +307,13 @@ async fn what_was_broken_on_a_device_is_named() {
     let [_, quic, join] = world.hub_ports().map(|port| format!("127.0.0.1:{port}"));
     fs::write(&settings, text.replace(&quic, "nowhere.invalid:1")).unwrap();
     fails(&options, &["QUIC at nowhere.invalid:1"]).await;
+    let mut either: serde_json::Value = serde_json::from_str(&text).unwrap();
+    either["cloud"]["transport"] = "auto".into();
+    either["cloud"]["websocket"] = "127.0.0.1:1".into();
+    fs::write(&settings, either.to_string()).unwrap();
+    let found = lines(&options).await;
+    has(&found, "warn", &["WebSocket at 127.0.0.1:1", "uses the other transport"]);
+    assert!(!found.iter().any(|line| line.starts_with("FAIL")), "{found:?}");
     let foreign = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let other = format!("127.0.0.1:{}", foreign.hub_ports()[2]);
     fs::write(&settings, text.replace(&join, &other)).unwrap();

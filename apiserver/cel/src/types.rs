@@ -134,12 +134,6 @@ impl Type {
         }
     }
 
-    /// Whether the type of the values is known only at runtime.
-    #[must_use]
-    pub fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Dyn(_) | Self::Unknown)
-    }
-
     /// Whether values can be so large that reading them has a cost.
     #[must_use]
     pub fn is_large(&self) -> bool {

@@ -112,7 +112,10 @@ impl Check for StorageRoomCheck {
         if len < max - max / PARTS {
             return Ok(());
         }
-        Err(format!("{len} of {max} bytes are taken: delete objects, or start with more --store-mebibytes"))
+        Err(format!(
+            "{len} of {max} bytes are taken: delete objects, or allow more (--store-mebibytes of tombolo apiserver; \
+             tombolo up has a fixed size)"
+        ))
     }
 }
 

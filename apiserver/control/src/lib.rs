@@ -46,7 +46,7 @@ use tombolo_runtime::{Drain, Tasks};
 
 pub use self::datadir::{UP_FILE, is_data_dir};
 pub use self::error::EmbeddedError;
-pub use self::options::Options;
+pub use self::options::{LISTEN, Options, SERVICE_CIDR, STORE_MEBIBYTES};
 
 use self::admission::addresses::{Reservations, ServiceClaims, ServiceRange};
 use self::authz::Authorization;
@@ -233,12 +233,6 @@ impl Bound {
     #[must_use]
     pub fn pki_folder(&self) -> &Path {
         self.pki.folder()
-    }
-
-    /// The certificate authority's certificate, PEM.
-    #[must_use]
-    pub fn ca(&self) -> &str {
-        self.pki.ca_certificate()
     }
 
     /// Serves until the drain starts, then lets current requests end.

@@ -1,11 +1,17 @@
 //! How an embedded API server is started.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-/// Default limit of stored objects, in bytes.
-const STORE_LEN_MAX: u64 = 1 << 30;
+/// Default address: loopback, with a kept port.
+pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Default cluster addresses of Services.
+pub const SERVICE_CIDR: &str = "10.0.0.0/16";
+
+/// Default limit of stored objects, in MiB.
+pub const STORE_MEBIBYTES: u32 = 1024;
 
 /// How an embedded API server is started.
 #[derive(Clone)]
@@ -30,16 +36,16 @@ pub struct Options {
 }
 
 impl Options {
-    /// The usual options for a data directory: loopback, a kept port, services in 10.0.0.0/16, no audit log.
+    /// The usual options for a data directory: [`LISTEN`], [`SERVICE_CIDR`], [`STORE_MEBIBYTES`], no audit log.
     #[must_use]
     pub fn new(data_dir: impl AsRef<Path>) -> Self {
         Self {
             data_dir: data_dir.as_ref().to_owned(),
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            service_cidr: "10.0.0.0/16".into(),
+            listen: LISTEN,
+            service_cidr: SERVICE_CIDR.into(),
             admin_token: None,
             audit_log: None,
-            store_len_max: STORE_LEN_MAX,
+            store_len_max: u64::from(STORE_MEBIBYTES) << 20,
             external_controllers: false,
         }
     }

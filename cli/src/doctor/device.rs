@@ -7,9 +7,10 @@ use std::time::{Instant, SystemTime};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
+use tombolo_cloud::bootstrap::EXPIRED_GRACE;
 use tombolo_edge::Config;
 use tombolo_edge::JoinError;
-use tombolo_edge::config::{Transport, host_and_port};
+use tombolo_edge::config::{Dialect, Transport, host_and_port};
 use tombolo_edge::identity::{Identity, is_registered, show};
 use tombolo_edge::store::{Inspection, inspect};
 use tombolo_link::client::{Choice, Target};
@@ -104,9 +105,12 @@ fn identity(
     });
     match described {
         Ok((identity, node, validity)) => {
-            let advice = "The agent renews it while it runs and reaches cloud.join. The cloud accepts an expired one \
-                          for 30 days; after that, run `edgecore join` again";
-            secrets::span(&format!("certificate of node {node}"), validity, now, advice, report);
+            let advice = format!(
+                "The agent renews it while it runs and reaches cloud.join. The cloud accepts an expired one for {} \
+                 days; after that, run `edgecore join` again",
+                EXPIRED_GRACE.as_secs() / 86_400
+            );
+            secrets::span(&format!("certificate of node {node}"), validity, now, &advice, report);
             Some(identity)
         }
         Err(error) => {
@@ -245,13 +249,55 @@ async fn dial(config: &Config, identity: &Identity, report: &mut Report) {
         (Transport::Websocket, Choice::WebSocket, "WebSocket", "cloud.websocket", &cloud.websocket, "TCP"),
         (Transport::Quic, Choice::Quic, "QUIC", "cloud.quic", &cloud.quic, "UDP"),
     ];
+    let mut outcomes = Vec::new();
     for (transport, choice, name, field, address, protocol) in choices {
-        if cloud.transport != Transport::Auto && cloud.transport != transport {
+        if !uses(config, transport) {
             continue;
         }
         // Validated when the settings were read.
         let Ok((host, port)) = host_and_port(field, address) else { continue };
         let target = Target { host: host.to_owned(), websocket_port: port, quic_port: port, choice };
-        hub::dial(&format!("{name} at {address}"), protocol, target, identity, report).await;
+        let outcome = match config.dialect {
+            Dialect::Tombolo => hub::try_connection(target, identity).await,
+            Dialect::KubeEdge => hub::try_kubeedge_connection(&target, &config.node_name, identity).await,
+        };
+        outcomes.push((format!("{name} at {address}"), protocol, outcome));
+    }
+    let is_reached = outcomes.iter().any(|(.., outcome)| outcome.is_ok());
+    for (check, protocol, outcome) in outcomes {
+        match outcome {
+            // The cloud may have turned this transport off.
+            Err(error) if is_reached => report.warn(check, error.to_string(), OTHER_TRANSPORT),
+            outcome => hub::report_connection(&check, protocol, outcome, report),
+        }
+    }
+}
+
+/// Advice when one of two transports works.
+const OTHER_TRANSPORT: &str = "The agent uses the other transport. If the cloud has turned this one off, name the \
+                               other one in cloud.transport";
+
+/// Whether the agent uses a transport.
+fn uses(config: &Config, transport: Transport) -> bool {
+    match config.dialect {
+        Dialect::Tombolo => [Transport::Auto, transport].contains(&config.cloud.transport),
+        Dialect::KubeEdge => transport == Transport::Websocket,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_transports_that_the_agent_uses_are_checked() {
+        let used = |text: &str| {
+            let config = Config::parse(&format!("nodeName: a\n{text}"), "edge.yaml").expect("settings");
+            [Transport::Websocket, Transport::Quic].map(|transport| uses(&config, transport))
+        };
+        assert_eq!(used(""), [true, true]);
+        assert_eq!(used("cloud: {transport: quic}"), [false, true]);
+        assert_eq!(used("cloud: {transport: websocket}"), [true, false]);
+        assert_eq!(used("dialect: kubeedge"), [true, false]);
     }
 }

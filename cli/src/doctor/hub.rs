@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use tombolo_cloud::Listeners;
 use tombolo_cloud::bootstrap::{Inspection, NewToken};
 use tombolo_edge::JoinError;
 use tombolo_edge::identity::{EnrollOptions, Identity, enroll, show};
 use tombolo_link::ConnectError;
-use tombolo_link::client::{Choice, Target, connect};
+use tombolo_link::client::{Choice, Target, connect, connect_documents};
 use tombolo_proto::NodeId;
 
 use super::api::Reached;
@@ -28,8 +29,14 @@ const TOKEN_LIFE: Duration = Duration::from_secs(300);
 /// How long the hub has to accept the goodbye.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Joins in memory and connects.
-pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspection, report: &mut Report) {
+/// Joins in memory and connects. `listeners` are those of cloudcore's settings, if these are known.
+pub(super) async fn examine(
+    options: &DoctorOptions,
+    api: &Reached,
+    kept: &Inspection,
+    listeners: Option<&Listeners>,
+    report: &mut Report,
+) {
     let Some(host) = host(options, kept) else {
         return report.warn("hub", "not checked: its address is unknown", "Pass --cloud HOST");
     };
@@ -44,8 +51,13 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspe
         (TransportOption::Quic, Choice::Quic, "QUIC", options.quic_port, "UDP"),
     ];
     for (option, choice, name, port, protocol) in choices {
-        if options.transport.is_some_and(|only| only != option) {
-            continue;
+        match options.transport {
+            Some(only) if only != option => continue,
+            None if is_off(option, listeners) => {
+                report.ok(name, "is off in the settings of cloudcore");
+                continue;
+            }
+            _ => {}
         }
         let target = Target {
             host: host.clone(),
@@ -53,9 +65,17 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, kept: &Inspe
             quic_port: options.quic_port,
             choice,
         };
-        let check = format!("{name} at {bracketed}:{port}");
-        dial(&check, protocol, target, &identity, report).await;
+        let outcome = try_connection(target, &identity).await;
+        report_connection(&format!("{name} at {bracketed}:{port}"), protocol, outcome, report);
     }
+}
+
+/// Whether the settings of cloudcore turn a transport off.
+fn is_off(transport: TransportOption, listeners: Option<&Listeners>) -> bool {
+    listeners.is_some_and(|listeners| match transport {
+        TransportOption::Websocket => listeners.websocket.is_none(),
+        TransportOption::Quic => listeners.quic.is_none(),
+    })
 }
 
 /// The address that edges use: the given one, or the first name in the certificate that is not local to this machine.
@@ -134,22 +154,30 @@ async fn joined(join: &str, api: &Reached, report: &mut Report) -> Option<Identi
 }
 
 /// Connects with a node's certificate, and disconnects.
-pub(super) async fn dial(
+pub(super) async fn try_connection(target: Target, identity: &Identity) -> Result<(), ConnectError> {
+    connect(target, identity.client_tls()?).await?.close(CLOSE_LIMIT).await;
+    Ok(())
+}
+
+/// The same in dialect `kubeedge`.
+pub(super) async fn try_kubeedge_connection(
+    target: &Target,
+    node: &NodeId,
+    identity: &Identity,
+) -> Result<(), ConnectError> {
+    connect_documents(target, node, &identity.client_tls()?).await?.close(CLOSE_LIMIT).await;
+    Ok(())
+}
+
+/// Reports whether a connection was made.
+pub(super) fn report_connection(
     check: &str,
     protocol: &str,
-    target: Target,
-    identity: &Identity,
+    outcome: Result<(), ConnectError>,
     report: &mut Report,
 ) {
-    let link = match identity.client_tls() {
-        Ok(tls) => connect(target, tls).await,
-        Err(error) => Err(ConnectError::from(error)),
-    };
-    match link {
-        Ok(link) => {
-            link.close(CLOSE_LIMIT).await;
-            report.ok(check, "both certificates are accepted");
-        }
+    match outcome {
+        Ok(()) => report.ok(check, "both certificates are accepted"),
         Err(error) => report.fail(check, error.to_string(), advice(&error, protocol)),
     }
 }
@@ -164,5 +192,28 @@ fn advice(error: &ConnectError, protocol: &str) -> String {
             "A program other than cloudcore answers at this port".to_owned()
         }
         _ => "See the log of cloudcore".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_cloud::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_transport_that_the_settings_turn_off_is_known() {
+        let off = |text: &str| {
+            let listeners = Config::parse(text).expect("settings").listen;
+            [TransportOption::Websocket, TransportOption::Quic]
+                .map(|transport| is_off(transport, Some(&listeners)))
+        };
+        assert_eq!(off(""), [false, false]);
+        assert_eq!(off("listen: {quic: null}"), [false, true]);
+        assert_eq!(off("listen: {websocket: null}"), [true, false]);
+        assert_eq!(off("modules: {cloudHub: {enable: true}}"), [false, true], "KubeEdge's default");
+        assert_eq!(off("modules: {cloudHub: {quic: {enable: true}}}"), [false, false]);
+        assert_eq!(off("modules: {cloudHub: {quic: null}}"), [false, true]);
+        assert!(!is_off(TransportOption::Quic, None), "without settings, both are checked");
     }
 }

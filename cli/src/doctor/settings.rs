@@ -1,8 +1,8 @@
-//! cloudcore's settings: reports modules that they enable and that do not exist.
+//! cloudcore's settings: reports modules that they enable and that do not exist, and finds out which transports are on.
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use tombolo_cloud::Config;
+use tombolo_cloud::{Config, Listeners};
 
 use super::api::Reached;
 use super::{DoctorOptions, Report};
@@ -13,8 +13,13 @@ const CONFIG_MAP: (&str, &str) = ("tombolo-cloudcore", "cloudcore.yaml");
 /// Advice about modules that do not exist.
 const ADVICE: &str = "Disable them in the file, or keep workloads that need them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
 
-/// Examines the given file, or else the settings in the cluster; reports nothing if there are none.
-pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut Report) {
+/// Examines the given file, or else the settings in the cluster; reports nothing if there are none. Returns the
+/// listeners that they configure.
+pub(super) async fn examine(
+    options: &DoctorOptions,
+    api: &Reached,
+    report: &mut Report,
+) -> Option<Listeners> {
     let (check, text) = match &options.config {
         Some(path) => (
             format!("settings {}", path.display()),
@@ -28,32 +33,34 @@ pub(super) async fn examine(options: &DoctorOptions, api: &Reached, report: &mut
                 // A user who may not read it gets that reported where it matters more.
                 Err(_) => None,
             };
-            let Some(text) = text else { return };
-            (format!("settings in ConfigMap {}/{name}", api.namespace), Ok(text))
+            (format!("settings in ConfigMap {}/{name}", api.namespace), Ok(text?))
         }
     };
     match text {
         Ok(text) => judge(check, &text, report),
-        Err(error) => report.fail(
-            check,
-            format!("cannot be read: {error}"),
-            "Pass the path of cloudcore's settings file to --config",
-        ),
+        Err(error) => {
+            let advice = "Pass the path of cloudcore's settings file to --config";
+            report.fail(check, format!("cannot be read: {error}"), advice);
+            None
+        }
     }
 }
 
-fn judge(check: String, text: &str, report: &mut Report) {
+fn judge(check: String, text: &str, report: &mut Report) -> Option<Listeners> {
     let config = match Config::parse(text) {
         Ok(config) => config,
         Err(error) => {
-            return report.fail(check, error.to_string(), "cloudcore does not start with this file: fix it");
+            report.fail(check, error.to_string(), "cloudcore does not start with this file: fix it");
+            return None;
         }
     };
     if config.missing.is_empty() {
-        return report.ok(check, "enable only supported modules");
+        report.ok(check, "enable only supported modules");
+    } else {
+        let named: Vec<String> = config.missing.iter().map(ToString::to_string).collect();
+        report.warn(check, format!("enable unsupported modules: {}", named.join("; ")), ADVICE);
     }
-    let named: Vec<String> = config.missing.iter().map(ToString::to_string).collect();
-    report.warn(check, format!("enable unsupported modules: {}", named.join("; ")), ADVICE);
+    Some(config.listen)
 }
 
 #[cfg(test)]

@@ -30,9 +30,6 @@ const ENVELOPE_LEN: usize = 218;
 const CONCURRENCY: usize = 16;
 const READY_DEADLINE: Duration = Duration::from_secs(30);
 
-/// How long the swarm has to join.
-const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-
 /// The prepared cluster.
 pub(super) struct Cluster {
     client: Client,
@@ -119,7 +116,7 @@ impl Cluster {
     /// A join token for the whole swarm, whose Nodes already exist.
     pub(super) async fn join_token(&self) -> Result<String> {
         let uses = u32::try_from(self.nodes).unwrap_or(u32::MAX);
-        let token = NewToken { names: Vec::new(), uses, life: TOKEN_LIFE, replace: true };
+        let token = NewToken { names: Vec::new(), uses, life: token::AGENTS_TOKEN_LIFE, replace: true };
         token::make(self.client.clone(), cluster::NAMESPACE, &token).await
     }
 

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +23,7 @@ use super::grids;
 use super::parts::{RunningParts, TASK_GRACE};
 use super::ports::Ports;
 use super::table::Row;
+use crate::token::AGENTS_TOKEN_LIFE;
 use crate::transport::TransportOption;
 use crate::{cluster, synced};
 
@@ -242,9 +242,6 @@ fn link(target: &Path, path: &Path) -> io::Result<()> {
 /// How often the token of this run can be used: the largest possible number of agents.
 const TOKEN_USES: u32 = 10_000;
 
-/// How long the agents of this run have to join.
-const TOKEN_LIFE: Duration = Duration::from_secs(3600);
-
 /// The settings of a site, or those for one machine.
 fn cloud_config(site: Option<&Path>, data_dir: &Path, ports: &Ports) -> Result<tombolo_cloud::Config> {
     let Some(file) = site else {
@@ -287,7 +284,7 @@ async fn start_cloud(
     // Agents of other machines join with tokens of `tombolo token create`.
     let mut token = String::new();
     if agents {
-        let new = NewToken { names: Vec::new(), uses: TOKEN_USES, life: TOKEN_LIFE, replace: true };
+        let new = NewToken { names: Vec::new(), uses: TOKEN_USES, life: AGENTS_TOKEN_LIFE, replace: true };
         token = bound.create_token(&new).await?;
     }
     tasks.spawn("cloudcore", bound.run(drain.clone()));

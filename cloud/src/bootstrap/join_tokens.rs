@@ -39,7 +39,7 @@ const ATTEMPTS: usize = 32;
 
 /// Number of latest joins that are remembered per token. Up to this many concurrent joins can find out, during or after
 /// the count, whether their use was counted.
-const JOINS_MAX: usize = 16;
+const REMEMBERED_JOINS_MAX: usize = 16;
 
 /// Distinguishes a join from all others, so that its use is counted once and given back once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl StoredToken {
     fn count(&mut self, join: JoinId) {
         self.uses_left = self.uses_left.saturating_sub(1);
         self.joins.push(join.0);
-        let surplus = self.joins.len().saturating_sub(JOINS_MAX);
+        let surplus = self.joins.len().saturating_sub(REMEMBERED_JOINS_MAX);
         self.joins.drain(..surplus);
     }
 }
@@ -372,12 +372,12 @@ mod tests {
     #[test]
     fn joins_that_are_remembered_are_few() {
         let mut token = stored(100, 100);
-        for number in 0..=JOINS_MAX {
+        for number in 0..=REMEMBERED_JOINS_MAX {
             token.count(JoinId(number as u64));
         }
         assert_eq!(
             (token.joins.len(), token.joins.contains(&0), token.uses_left),
-            (JOINS_MAX, false, 99 - JOINS_MAX as u32)
+            (REMEMBERED_JOINS_MAX, false, 99 - REMEMBERED_JOINS_MAX as u32)
         );
     }
 }

@@ -290,7 +290,7 @@ async fn join_by_token(inner: &Inner, authorization: &str, node: &NodeId) -> Res
 
 /// Checks KubeEdge's shared token, if it is enabled.
 fn shared(inner: &Inner, jwt: &str) -> Result<(), Refusal> {
-    if inner.tokens.is_none() {
+    if !inner.shared_token {
         let sentence = "KubeEdge's shared join token is disabled here (setting sharedToken): create a join token with \
                         `tombolo token create`";
         return Err(unauthorized(sentence.to_owned()));

@@ -9,7 +9,6 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tokio::sync::watch;
 
 use super::authority::Authority;
 use super::error::BootstrapError;
@@ -81,22 +80,4 @@ pub(super) fn verify_whole(
 
 fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
-}
-
-/// The present join token, which follows renewals. Cheap to clone.
-#[derive(Clone)]
-pub struct JoinTokens(pub(super) watch::Receiver<String>);
-
-impl JoinTokens {
-    /// The present token, with which any node may join until it expires. It exists from the start.
-    #[must_use]
-    pub fn latest(&self) -> String {
-        self.0.borrow().clone()
-    }
-}
-
-impl std::fmt::Debug for JoinTokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("JoinTokens").finish_non_exhaustive()
-    }
 }

@@ -61,10 +61,9 @@ pub(super) async fn store(secrets: &dyn SecretStore, token: &mut Token) -> Resul
 }
 
 /// Replaces the token in time and never returns. A failure to store it is retried and never ends the loop
-/// (docs/reference/kubeedge.md#holes-of-the-join-port). The token is valid for clients that get it from this process
-/// even before it is stored.
+/// (docs/reference/kubeedge.md#holes-of-the-join-port).
 pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
-    let (Some(mut token), Some(tokens)) = (first, &inner.tokens) else { return };
+    let Some(mut token) = first else { return };
     let mut backoff = Backoff::new(TOKEN_RETRY);
     loop {
         if let Err(error) = store(&*inner.secrets, &mut token).await {
@@ -76,10 +75,7 @@ pub(super) async fn keep_token(inner: Arc<Inner>, first: Option<Token>) {
         backoff.reset();
         tokio::time::sleep(token.fresh_for).await;
         match self::token(&*inner.secrets, &inner.authority, inner.token_refresh, inner.now()).await {
-            Ok(next) => {
-                tokens.send_replace(next.text.clone());
-                token = next;
-            }
+            Ok(next) => token = next,
             Err(error) => {
                 tracing::error!(%error, "cannot create a new join token; keeping the current one");
                 token = Token { fresh_for: TOKEN_RETRY.max, stored: true, ..token };

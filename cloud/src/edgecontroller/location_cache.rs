@@ -309,8 +309,8 @@ impl LocationCache {
     }
 
     /// Number of objects that some node needs.
-    #[must_use]
-    pub fn references(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn references(&self) -> usize {
         self.places.len()
     }
 

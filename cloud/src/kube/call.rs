@@ -232,6 +232,14 @@ pub enum CallError {
     /// The API server cannot be reached, or closed the connection.
     #[error("the Kubernetes API does not answer: {0}")]
     Unreachable(String),
+    /// The answer to a request for a list cannot be read as one.
+    #[error("the answer of the Kubernetes API is not a list of {resource}: {problem}")]
+    NotAList {
+        /// Resource as `PLURAL` or `PLURAL.GROUP`.
+        resource: String,
+        /// What is wrong with the answer.
+        problem: String,
+    },
     /// The call timed out.
     #[error("the Kubernetes API did not answer within {0:?}")]
     TimedOut(Duration),
@@ -241,8 +249,9 @@ pub enum CallError {
     /// The answer is larger than a frame can carry, or than a node may request.
     #[error("the answer of the Kubernetes API has more than {0} bytes: request pages with limit=")]
     TooLarge(usize),
-    /// The answers to this node, or to all nodes, use all memory that they may take.
-    #[error("the unread answers to this node use all memory that they may take: try again later")]
+    /// The answer does not fit into the memory that the node may still take: its share, or what all nodes together may
+    /// take, is used up. A large GET that only has to wait for its turn is not refused.
+    #[error("this node, or all nodes together, use all memory that they may take: try again later")]
     NoRoom,
     /// This cloudcore has no client that can forward another client's token.
     #[error("this cloudcore cannot pass on the token of a local client")]
@@ -253,7 +262,11 @@ impl CallError {
     /// Whether a retry of the same call may soon get an answer.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::TimedOut(_) | Self::NoRoom | Self::Registering => true,
+            Self::Unreachable(_)
+            | Self::NotAList { .. }
+            | Self::TimedOut(_)
+            | Self::NoRoom
+            | Self::Registering => true,
             Self::Invalid(_)
             | Self::Endless
             | Self::BodyTooLarge(_)

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::call::ANSWER_LEN_MAX;
-use super::tree::tree_bytes_max;
+use super::tree::{collection, tree_bytes_max};
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 
 /// Maximum number of objects per request.
@@ -35,7 +35,7 @@ impl Kube {
                 return Ok(Some(answer));
             }
             for item in pages.read(&answer)?.items.unwrap_or_default() {
-                each(RawObject::read(item.get(), most).map_err(|error| no_list(&error))?);
+                each(RawObject::read(item.get(), most).map_err(|error| not_a_list(base, &error))?);
             }
         }
         Ok(None)
@@ -97,7 +97,8 @@ impl<'a> Pages<'a> {
 
     /// Parses a page, and remembers where the next one begins.
     pub(super) fn read<'p>(&mut self, answer: &'p Answer) -> Result<Page<'p>, CallError> {
-        let page: Page<'_> = serde_json::from_slice(&answer.body).map_err(|error| no_list(&error))?;
+        let page: Page<'_> =
+            serde_json::from_slice(&answer.body).map_err(|error| not_a_list(self.base, &error))?;
         let next = page.metadata.as_ref().and_then(|metadata| metadata.r#continue.as_deref());
         self.token =
             next.filter(|next| !next.is_empty()).map(|next| format!("&continue={}", query_value(next)));
@@ -108,8 +109,8 @@ impl<'a> Pages<'a> {
     }
 }
 
-fn no_list(error: &serde_json::Error) -> CallError {
-    CallError::Unreachable(format!("its answer is not a list: {error}"))
+fn not_a_list(base: &str, error: &serde_json::Error) -> CallError {
+    CallError::NotAList { resource: collection(base), problem: error.to_string() }
 }
 
 /// Characters that are not percent-encoded in a query (RFC 3986, section 2.3).
@@ -148,7 +149,10 @@ mod tests {
         assert_eq!(listed(&[FIRST, r#"{"items":null}"#]).await.expect("a list"), [r#""a""#]);
         assert_eq!(listed(&[FIRST, LAST]).await.expect("a list"), [r#""a""#, r#""b""#]);
         for pages in BROKEN {
-            assert!(matches!(listed(pages).await, Err(CallError::Unreachable(_))), "{pages:?}");
+            let error = listed(pages).await.expect_err("no list");
+            assert!(matches!(error, CallError::NotAList { .. }), "{pages:?}: {error}");
+            let text = error.to_string();
+            assert!(text.starts_with("the answer of the Kubernetes API is not a list of pods: "), "{text}");
         }
     }
 }

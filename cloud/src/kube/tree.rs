@@ -76,6 +76,14 @@ pub(super) fn tree_bytes_of(group: &str, plural: &str) -> usize {
     }
 }
 
+/// The resource of a collection by its path, as `PLURAL` or `PLURAL.GROUP`.
+pub(super) fn collection(path: &str) -> String {
+    match group_and_plural(path) {
+        ("", plural) => plural.to_owned(),
+        (group, plural) => format!("{plural}.{group}"),
+    }
+}
+
 /// Group and plural from the path of a collection: `/api/VERSION/…/PLURAL` for the core group, otherwise
 /// `/apis/GROUP/VERSION/…/PLURAL`.
 fn group_and_plural(path: &str) -> (&str, &str) {
@@ -150,6 +158,8 @@ mod tests {
         for path in others.into_iter().chain(namesakes) {
             assert_eq!(tree_bytes_max(path), LARGE_TREE_BYTES_MAX, "{path}");
         }
+        assert_eq!(collection("/api/v1/namespaces/d/pods?limit=5"), "pods");
+        assert_eq!(collection("/apis/coordination.k8s.io/v1/leases"), "leases.coordination.k8s.io");
         let endpoint = serde_json::json!({
             "addresses": ["10.1.2.3"], "conditions": {"ready": true, "serving": true, "terminating": false},
             "nodeName": "n", "targetRef": {"kind": "Pod", "name": "p", "namespace": "d", "uid": "u"}, "zone": "z"

@@ -84,12 +84,12 @@ impl Agent {
         let dialer = Box::new(FakeDialer { cloud: cloud.clone(), node });
         let bound = App::with_dialer(config, dialer).await.unwrap();
         let bound = bound.with_clock(move || SystemTime::now() + later);
-        let (https, http) = (bound.local_api_addr(), bound.local_http_addr().unwrap());
-        let (wrapper, dns) = (bound.wrapper_addr().unwrap(), bound.dns_addr());
+        let (https, http) = (bound.local_api_addr(), bound.local.http_addr().unwrap());
+        let (wrapper, dns) = (bound.wrapper_addr().unwrap(), bound.network.dns.as_ref().map(Dns::local_addr));
         let kubeconfig = serde_json::from_str(&bound.kubeconfig().unwrap()).unwrap();
         let (trigger, drain) = drain::channel(Duration::from_secs(5));
         let status = bound.status();
-        let pods = bound.local_pods_addr().unwrap();
+        let pods = bound.local.pods_addr().unwrap();
         Self {
             trigger,
             done: tokio::spawn(bound.run(drain)),

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tombolo_link::Transport;
 use tombolo_proto::frame::{Goodbye, GoodbyeReason};
 use tombolo_proto::ids::NodeId;
+use tombolo_proto::session::EdgeEvent;
 use tombolo_runtime::{Backoff, BackoffConfig, Drain};
 use tracing::{debug, warn};
 
@@ -101,14 +102,27 @@ impl Achieved {
     }
 }
 
+/// The goodbye of a session that this side ends.
+pub(super) fn draining(message: &str) -> Goodbye {
+    let (reason, retry_after) = (GoodbyeReason::Draining, Duration::ZERO);
+    Goodbye { reason, message: message.to_owned(), retry_after }
+}
+
 impl Ended {
-    /// Prefers the reason of the session's goodbye over that of the link.
+    /// Prefers the reason of the session's goodbye over that of the link. `last` are the events that the session still
+    /// has, which may contain a later goodbye.
     pub(super) fn of(
         goodbye: Option<Goodbye>,
+        last: impl Iterator<Item = EdgeEvent>,
         result: Result<(), SessionFailure>,
         welcomed: bool,
         achieved: Achieved,
     ) -> Self {
+        let closed = last.filter_map(|event| match event {
+            EdgeEvent::Closed(goodbye) => Some(goodbye),
+            _ => None,
+        });
+        let goodbye = closed.last().or(goodbye);
         // A replaced session does not count: another process has this node's identity, and both would reconnect for
         // ever.
         let replaced = goodbye.as_ref().is_some_and(|goodbye| goodbye.reason == GoodbyeReason::Replaced);
@@ -244,7 +258,7 @@ mod tests {
         achieved.note(false);
         tokio::time::advance(time).await;
         let goodbye = Goodbye { reason, message: String::new(), retry_after: Duration::ZERO };
-        Ended::of(Some(goodbye), Ok(()), true, achieved).achieved
+        Ended::of(Some(goodbye), std::iter::empty(), Ok(()), true, achieved).achieved
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tombolo_link::{Clock, Link, LinkEvent, pump};
-use tombolo_proto::frame::{Goodbye, GoodbyeReason, ReplyBody};
+use tombolo_proto::frame::{Goodbye, ReplyBody};
 use tombolo_proto::ids::{RequestId, SubscriptionId};
 use tombolo_proto::object::InventoryEntry;
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
@@ -15,7 +15,7 @@ use tombolo_runtime::time::sleep_until;
 use tracing::{info, warn};
 
 use super::apply::{Applier, ApplyOutcome, Closed, Work};
-use super::client::{Achieved, ClientParts, Ended};
+use super::client::{Achieved, ClientParts, Ended, draining};
 use super::failure::SessionFailure;
 use super::follow::Follower;
 use super::{CallError, Command};
@@ -93,11 +93,11 @@ impl Driver {
                 Some(command) = parts.commands.recv() => self.command(command),
                 Ok(()) = parts.identity.changed(), if !leaving => {
                     leaving = true;
-                    self.leave("the node's certificate was renewed");
+                    self.session.say_goodbye(draining("the node's certificate was renewed"));
                 }
                 () = drain.started(), if !leaving => {
                     leaving = true;
-                    self.leave("edgecore stops");
+                    self.session.say_goodbye(draining("edgecore stops"));
                 }
             }
         }
@@ -216,14 +216,6 @@ impl Driver {
         }
     }
 
-    fn leave(&mut self, message: &str) {
-        self.session.say_goodbye(Goodbye {
-            reason: GoodbyeReason::Draining,
-            message: message.to_owned(),
-            retry_after: Duration::ZERO,
-        });
-    }
-
     /// Waits for the store, fails pending requests, sends the last frames and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), SessionFailure>) -> Ended {
         // The board must not forget a subscription while deliveries are written to it.
@@ -236,12 +228,8 @@ impl Driver {
         // If the link takes no more frames, the original reason for the end is still reported.
         let _ = pump(&mut self.link, |lane| session.poll_transmit(clock.now(), lane));
         self.link.close(CLOSE_TIMEOUT).await;
-        while let Some(event) = self.session.poll_event() {
-            if let EdgeEvent::Closed(goodbye) = event {
-                self.goodbye = Some(goodbye);
-            }
-        }
-        Ended::of(self.goodbye, result, self.welcomed, self.achieved)
+        let last = std::iter::from_fn(|| self.session.poll_event());
+        Ended::of(self.goodbye, last, result, self.welcomed, self.achieved)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tombolo_apicore::store::Store as _;
 use tombolo_link::{Clock, DocumentEvent, DocumentLink, Transport};
-use tombolo_proto::frame::{ApiReply, ApiRequest, Change, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
+use tombolo_proto::frame::{ApiReply, ApiRequest, Change, Goodbye, ReplyBody, RequestBody};
 use tombolo_proto::ids::{CloudRevision, Epoch, NodeId, RequestId, SubscriptionId, Uid};
 use tombolo_proto::message::{Content, Message, Operation, StatusError};
 use tombolo_proto::references;
@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use super::apply::{Applier, ApplyOutcome, Work};
 use super::calls::{self, Form};
-use super::client::{Achieved, ClientParts, Ended};
+use super::client::{Achieved, ClientParts, Ended, draining};
 use super::failure::SessionFailure;
 use super::lease::{LeaseKeeper, LeaseStep};
 use super::{CallError, Command};
@@ -136,8 +136,10 @@ impl KubeEdgeDriver {
                 outcome = self.applier.applied() => self.finish_applying(parts, outcome?),
                 Some(command) = parts.commands.recv() => self.command(parts, command),
                 Ok(()) = parts.kinds.discovered.changed() => self.learn(parts),
-                Ok(()) = parts.identity.changed() => self.leave("the node's certificate was renewed"),
-                () = drain.started() => self.leave("edgecore stops"),
+                Ok(()) = parts.identity.changed() => {
+                    self.session.say_goodbye(draining("the node's certificate was renewed"));
+                }
+                () = drain.started() => self.session.say_goodbye(draining("edgecore stops")),
             }
         }
     }
@@ -348,11 +350,6 @@ impl KubeEdgeDriver {
         }
     }
 
-    fn leave(&mut self, message: &str) {
-        let (reason, retry_after) = (GoodbyeReason::Draining, Duration::ZERO);
-        self.session.say_goodbye(Goodbye { reason, message: message.to_owned(), retry_after });
-    }
-
     /// Waits for the store, fails pending requests, and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), SessionFailure>) -> Ended {
         self.applier.settle().await;
@@ -362,11 +359,7 @@ impl KubeEdgeDriver {
             }
         }
         self.link.close(CLOSE_TIMEOUT).await;
-        while let Some(event) = self.session.poll_event() {
-            if let EdgeEvent::Closed(goodbye) = event {
-                self.goodbye = Some(goodbye);
-            }
-        }
-        Ended::of(self.goodbye, result, self.heard, self.achieved)
+        let last = std::iter::from_fn(|| self.session.poll_event());
+        Ended::of(self.goodbye, last, result, self.heard, self.achieved)
     }
 }

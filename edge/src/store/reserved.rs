@@ -16,7 +16,11 @@ impl Reserved {
         Self(permit)
     }
 
-    /// See [`Store::apply`](super::Store::apply).
+    /// Applies deliveries in one transaction, in order. When this is done, those that were not refused are on disk.
+    /// There is one inner result for each delivery.
+    ///
+    /// # Errors
+    /// [`WriteError`] when none of them could be written.
     pub(crate) fn apply(
         self,
         deliveries: Vec<Delivery>,
@@ -30,7 +34,10 @@ impl Reserved {
         }
     }
 
-    /// See [`Store::welcome`](super::Store::welcome).
+    /// Records the start of a session with the cloud's answer to the hello.
+    ///
+    /// # Errors
+    /// [`WriteError`] when that could not be written; nothing may be applied then.
     pub(crate) fn welcome(
         self,
         welcome: Welcome,
@@ -39,7 +46,10 @@ impl Reserved {
         async { done.await.map(drop) }
     }
 
-    /// See [`Store::caught_up`](super::Store::caught_up).
+    /// A subscription is complete as of a revision of the cloud.
+    ///
+    /// # Errors
+    /// [`WriteError`] when that could not be written.
     pub(crate) fn caught_up(
         self,
         subscription: SubscriptionId,

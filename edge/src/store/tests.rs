@@ -17,6 +17,37 @@ mod unreadable;
 
 pub(super) const KEY: [u8; 32] = [9; 32];
 
+/// A store on any medium, and the writes of a session, each done when it returns.
+impl Store {
+    pub(crate) fn open_on(
+        medium: Box<dyn Medium>,
+        sealer: Sealer,
+        bounds: LogBounds,
+    ) -> Result<Opened, OpenError> {
+        crate::store::open::on_medium(medium, sealer, bounds, Revision(1), None)
+    }
+
+    pub(crate) async fn apply(
+        &self,
+        deliveries: Vec<Delivery>,
+    ) -> Result<Vec<Result<(), Refused>>, WriteError> {
+        self.reserve().await?.apply(deliveries).await
+    }
+
+    pub(crate) async fn welcome(&self, welcome: Welcome) -> Result<(), WriteError> {
+        self.reserve().await?.welcome(welcome).await
+    }
+
+    pub(crate) async fn caught_up(
+        &self,
+        subscription: SubscriptionId,
+        epoch: Epoch,
+        revision: CloudRevision,
+    ) -> Result<(), WriteError> {
+        self.reserve().await?.caught_up(subscription, epoch, revision).await
+    }
+}
+
 pub(super) fn epoch(generation: u64) -> Epoch {
     Epoch { cluster: Uid::parse("cluster").unwrap(), generation }
 }

@@ -181,7 +181,7 @@ impl<'a> Presence<'a> {
         let upstream = self.upstream;
         let object = self.wanted();
         let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
-        let resource = ResourcePath { node: None, local: path };
+        let resource = ResourcePath::from(path);
         let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, resource);
         let content = Content::from_value(&object).map_err(|error| error.to_string())?;
         let id = MessageId::from_random_bytes(rng.random());

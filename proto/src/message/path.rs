@@ -7,7 +7,7 @@ use crate::error::IdError;
 use crate::ids::NodeId;
 use crate::limits;
 
-/// Prefix of paths inside the cloud.
+/// Segment before the name of a node.
 const NODE: &str = "node";
 
 /// Namespace segment of cluster-scoped objects.
@@ -19,21 +19,15 @@ const UNNAMED: &str = "certificatesigningrequest";
 /// Group and version segments of node tasks v1alpha2.
 const TASK_GROUP: [&str; 2] = ["operations.kubeedge.io", "v1alpha2"];
 
-/// `route.resource`: the node it concerns, when the path names one, and the resource there.
-///
-/// The same object has two spellings. Inside the cloud it is `node/<node>/<namespace>/<type>/<name>`; on the wire the
-/// first two segments are missing, because a connection belongs to one node. [`Self::parse_cloud`] and `Display` use
-/// the first, [`Self::parse_wire`] and [`Self::to_wire`] the second. A path always prints the text that it was read
-/// from.
+/// `route.resource` as on the wire. A path always prints the text that it was read from. KubeEdge's cloudcore puts
+/// `node/<node>/` before it inside the cloud; here a connection belongs to one node, and no path names it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ResourcePath {
-    /// Node of the `node/<node>/` prefix.
-    pub node: Option<NodeId>,
-    /// The path without the prefix.
+    /// The path.
     pub local: LocalPath,
 }
 
-/// A resource path without node prefix. The set is open: a path of no known shape reads as `Other`.
+/// The shape of a resource path. The set is open: a path of no known shape reads as `Other`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LocalPath {
     /// No resource was given.
@@ -58,10 +52,6 @@ pub enum LocalPath {
     Twin,
     /// `twin/cloud_updated`: a device twin changed in the cloud.
     TwinCloudUpdated,
-    /// `rule/<name>`: inside the cloud only.
-    Rule(Box<str>),
-    /// `ruleendpoint/<name>`: inside the cloud only.
-    RuleEndpoint(Box<str>),
     /// `operations.kubeedge.io/v1alpha2/<job type>/<job>/node/<node>`: a node task; never trimmed.
     NodeTask {
         /// Kind of job.
@@ -116,7 +106,7 @@ impl From<ObjectPath> for ResourcePath {
 
 impl From<LocalPath> for ResourcePath {
     fn from(local: LocalPath) -> Self {
-        Self { node: None, local }
+        Self { local }
     }
 }
 
@@ -127,40 +117,10 @@ impl ResourcePath {
     /// [`IdError`] when the path is longer than [`limits::RESOURCE_LEN_MAX`] or has control characters.
     pub fn parse_wire(text: &str) -> Result<Self, IdError> {
         check_text(text)?;
-        Ok(LocalPath::parse(text, false).into())
+        Ok(LocalPath::parse(text).into())
     }
 
-    /// Parses the spelling used inside the cloud.
-    ///
-    /// # Errors
-    /// [`IdError`] as [`Self::parse_wire`], and when the segment after `node/` is no node name.
-    pub fn parse_cloud(text: &str) -> Result<Self, IdError> {
-        check_text(text)?;
-        match text.strip_prefix("node/").and_then(|rest| rest.split_once('/')) {
-            Some((node, local)) => {
-                Ok(Self { node: Some(NodeId::parse(node)?), local: LocalPath::parse(local, true) })
-            }
-            None => Ok(LocalPath::parse(text, true).into()),
-        }
-    }
-
-    /// The path as the connection of `node` reports it: an upstream resource with its node prefix. Task paths, which
-    /// name their node themselves, stay as they are.
-    #[must_use]
-    pub fn with_node(mut self, node: NodeId) -> Self {
-        if self.local.task_node().is_none() {
-            self.node = Some(node);
-        }
-        self
-    }
-
-    /// The node that a downstream message is for: the segment after the first one that is `node`.
-    #[must_use]
-    pub fn target(&self) -> Option<&NodeId> {
-        self.node.as_ref().or_else(|| self.local.task_node())
-    }
-
-    /// The wire spelling: without node prefix.
+    /// The wire spelling.
     #[must_use]
     pub fn to_wire(&self) -> String {
         self.local.to_string()
@@ -184,8 +144,7 @@ fn check_text(text: &str) -> Result<(), IdError> {
 }
 
 impl LocalPath {
-    /// `inside_cloud` admits the shapes that never travel and would otherwise hide a namespace's name.
-    fn parse(text: &str, inside_cloud: bool) -> Self {
+    fn parse(text: &str) -> Self {
         let other = || Self::Other(text.into());
         let mut parts = [""; 7];
         let mut count = 0;
@@ -205,8 +164,6 @@ impl LocalPath {
             ["membership", "detail"] => Self::MembershipDetail,
             ["twin", "cloud_updated"] => Self::TwinCloudUpdated,
             ["ignore", "Application", "ignore"] => Self::ApplicationReply,
-            ["rule", name] if inside_cloud => Self::Rule((*name).into()),
-            ["ruleendpoint", name] if inside_cloud => Self::RuleEndpoint((*name).into()),
             // Two segments after `node` are a prefix without a path or a notice inside the edge, not an object.
             [NODE, _] => other(),
             ["task", task, NODE, node] => NodeId::parse(node)
@@ -230,13 +187,6 @@ impl LocalPath {
             _ => other(),
         }
     }
-
-    fn task_node(&self) -> Option<&NodeId> {
-        match self {
-            Self::NodeTask { node, .. } | Self::LegacyTask { node, .. } => Some(node),
-            _ => None,
-        }
-    }
 }
 
 fn all_present(parts: &[&str]) -> bool {
@@ -253,9 +203,6 @@ fn object_path(namespace: &str, kind: &str, name: Option<&str>) -> ObjectPath {
 
 impl fmt::Display for ResourcePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(node) = &self.node {
-            write!(f, "{NODE}/{node}/")?;
-        }
         self.local.fmt(f)
     }
 }
@@ -274,8 +221,6 @@ impl fmt::Display for LocalPath {
             Self::MembershipDetail => f.write_str("membership/detail"),
             Self::Twin => f.write_str("twin"),
             Self::TwinCloudUpdated => f.write_str("twin/cloud_updated"),
-            Self::Rule(name) => write!(f, "rule/{name}"),
-            Self::RuleEndpoint(name) => write!(f, "ruleendpoint/{name}"),
             Self::NodeTask { job_type, job, node } => {
                 let [group, version] = TASK_GROUP;
                 write!(f, "{group}/{version}/{job_type}/{job}/{NODE}/{node}")

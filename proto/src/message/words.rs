@@ -181,23 +181,6 @@ open_words! {
 }
 
 impl Operation {
-    /// Whether the operation is an HTTP method, that is a service bus call.
-    #[must_use]
-    pub fn is_http_method(&self) -> bool {
-        matches!(
-            self,
-            Self::HttpGet
-                | Self::HttpHead
-                | Self::HttpPost
-                | Self::HttpPut
-                | Self::HttpPatch
-                | Self::HttpDelete
-                | Self::HttpOptions
-                | Self::HttpConnect
-                | Self::HttpTrace
-        )
-    }
-
     /// Whether the operation is one of the four CSI operations, which are never acknowledged
     /// (docs/reference/kubeedge.md#acknowledged-deliveries).
     #[must_use]
@@ -385,9 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn http_methods_and_volume_operations_are_told_apart_from_lower_case_words() {
-        assert!(Operation::parse("PATCH").is_http_method());
-        assert!(!Operation::parse("patch").is_http_method());
+    fn volume_operations_are_told_apart() {
         assert!(Operation::parse("deletevolume").is_volume_operation());
         assert!(!Operation::parse("delete").is_volume_operation());
     }

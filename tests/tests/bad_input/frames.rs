@@ -53,7 +53,7 @@ async fn garbage_and_endless_frames_are_answered_and_end_one_session() {
 
 fn message(operation: Operation, name: &str) -> RequestBody {
     let local = LocalPath::Object(ObjectPath::new("default", ResourceType::Lease, name));
-    let resource = ResourcePath { node: None, local };
+    let resource = ResourcePath::from(local);
     let route = Route::new(Source::Edged, Group::Meta, operation, resource);
     let content = Content::from_value(&serde_json::json!({})).unwrap();
     RequestBody::Message(Box::new(Message::new(MessageId::from_random_bytes([7; 16]), 0, route, content)))

@@ -149,8 +149,8 @@ impl Write<'_, '_> {
     fn too_large(&self, bytes: usize, what: &str, most: usize) -> ApiError {
         let (resource, name) = (&self.request.attributes.resource, self.request.name);
         let why = format!(
-            "{resource} {name:?} would have {bytes} bytes {what}, and what a node makes of it may have {most}: give it fewer \
-             or shorter fields"
+            "{resource} {name:?} would have {bytes} bytes {what}, but a node may write at most {most}: give it fewer or \
+             shorter fields"
         );
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", why)
     }

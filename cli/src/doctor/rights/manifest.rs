@@ -4,9 +4,7 @@ use std::fmt;
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::Value;
-
-/// Namespace that the manifests use.
-const NAMESPACE: &str = "kubeedge";
+use tombolo_cloud::bootstrap::NAMESPACE;
 
 /// The Role that cloudcore needs until its objects exist.
 const FIRST_START: &str = "tombolo:first-start";

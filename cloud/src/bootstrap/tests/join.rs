@@ -15,7 +15,7 @@ async fn the_token_pins_the_ca_that_the_port_gives() {
     let world = World::start().await;
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
     assert_eq!((status, &ca[..]), (StatusCode::OK, world.bootstrap.authority().as_ref()));
-    let token = world.bootstrap.join_tokens().expect("on").latest();
+    let token = world.secrets.shared_token();
     assert_eq!(token.split('.').count(), 4);
     assert_eq!(token.split('.').next(), Some(hex::encode(Sha256::digest(&ca)).as_str()));
     let (_, ca) = X509Certificate::from_der(&ca).expect("DER");
@@ -131,7 +131,7 @@ async fn bad_tokens_and_headers_are_refused_with_a_sentence() {
     let none = "eyJhbGciOiJub25lIn0.eyJleHAiOjQxMDI0NDQ4MDB9.".to_owned();
     let node = || ("nodename", "edge1".to_owned());
     let auth = |text: String| ("authorization", text);
-    let whole = world.bootstrap.join_tokens().expect("on").latest();
+    let whole = world.secrets.shared_token();
     type Case = (&'static str, Vec<(&'static str, String)>, StatusCode, &'static str);
     let cases: Vec<Case> = vec![
         ("no node", vec![world.bearer()], StatusCode::BAD_REQUEST, "node name is missing"),

@@ -32,8 +32,10 @@ async fn replicas_accept_each_others_tokens() {
     let secrets = Arc::new(MemorySecrets::default());
     let (one, two) = futures::join!(start(&secrets, options()), start(&secrets, options()));
     let (one, two) = (one.expect("ready"), two.expect("ready"));
-    let token = one.join_tokens().expect("on").latest();
-    assert!(shared_token::verify_whole(&two.inner.authority, &token, SystemTime::now()).is_ok());
+    let token = secrets.shared_token();
+    for replica in [one, two] {
+        assert!(shared_token::verify_whole(&replica.inner.authority, &token, SystemTime::now()).is_ok());
+    }
 }
 
 #[tokio::test]
@@ -113,33 +115,31 @@ async fn tokens_are_refreshed_for_ever_even_when_storing_fails_for_a_while() {
     let bootstrap = Bootstrap::with_parts(parts, options()).await.expect("ready");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let server = tokio::spawn(bootstrap.serve(listener, Drain::never()));
-    let tokens = bootstrap.join_tokens().expect("on");
-    let first = tokens.latest();
-    let stored = || secrets.secrets.lock().get("tokensecret").map(|secret| secret.data["tokendata"].clone());
+    let first = secrets.shared_token();
 
     let hours = |hours: u64| tokio::time::sleep(Duration::from_secs(hours * 3600));
     hours(1).await;
-    assert_eq!(stored().as_deref(), Some(first.as_bytes()));
+    assert_eq!(secrets.shared_token(), first);
     *secrets.broken.lock() = Some("");
     hours(12).await;
-    let second = tokens.latest();
-    assert_ne!(second, first, "a new token although it cannot be stored");
-    assert_eq!(stored().as_deref(), Some(first.as_bytes()));
+    assert_eq!(secrets.shared_token(), first, "the new one cannot be stored");
     *secrets.broken.lock() = None;
     hours(1).await;
-    assert_eq!(stored().as_deref(), Some(second.as_bytes()), "stored when the store is back");
+    let second = secrets.shared_token();
+    assert_ne!(second, first, "stored when the store is back");
     hours(24).await;
-    assert_ne!(tokens.latest(), second);
+    assert_ne!(secrets.shared_token(), second);
     server.abort();
 }
 
 #[tokio::test]
 async fn a_restart_keeps_a_young_token() {
     let secrets = Arc::new(MemorySecrets::default());
-    let first = start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest();
+    start(&secrets, options()).await.expect("ready");
     // A client that waits until cloudcore is ready finds the token.
-    assert_eq!(secrets.value("tokensecret", "tokendata"), first.as_bytes());
-    assert_eq!(start(&secrets, options()).await.expect("ready").join_tokens().expect("on").latest(), first);
+    let first = secrets.shared_token();
+    start(&secrets, options()).await.expect("ready");
+    assert_eq!(secrets.shared_token(), first);
 }
 
 /// A pair as PEM files in `folder`.
@@ -193,7 +193,7 @@ async fn files_of_the_operator_win_and_are_stored() {
     ] {
         assert_eq!(secrets.value(name, key), value(name, key), "{name} {key} holds what the files hold");
     }
-    let token = bootstrap.join_tokens().expect("on").latest();
+    let token = secrets.shared_token();
     assert!(token.starts_with(&bootstrap.inner.authority.hash()), "tokens are of this authority");
 
     let server = options.files.server.clone().expect("set above");

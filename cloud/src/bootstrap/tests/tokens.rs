@@ -276,9 +276,8 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
 async fn the_shared_token_is_off_unless_it_is_asked_for() {
     let on = World::start().await;
     let world = World::start_with(Options { shared_token: false, ..options() }).await;
-    assert!(world.bootstrap.join_tokens().is_none());
-    assert!(!world.secrets.secrets.lock().contains_key("tokensecret"), "and none is stored");
-    let shared = on.bootstrap.join_tokens().expect("on").latest();
+    assert!(!world.secrets.secrets.lock().contains_key("tokensecret"), "none is stored");
+    let shared = on.secrets.shared_token();
     refused(&world, "edge1", &shared, StatusCode::UNAUTHORIZED, "sharedToken").await;
 }
 

@@ -59,6 +59,11 @@ impl MemorySecrets {
         self.secrets.lock()[name].data[key].clone()
     }
 
+    /// KubeEdge's shared token, as operators find it.
+    pub(super) fn shared_token(&self) -> String {
+        String::from_utf8(self.value("tokensecret", "tokendata")).expect("text")
+    }
+
     async fn write(
         &self,
         name: &str,
@@ -231,7 +236,7 @@ impl World {
     }
 
     pub(super) fn jwt(&self) -> String {
-        let token = self.bootstrap.join_tokens().expect("the shared token is on").latest();
+        let token = self.secrets.shared_token();
         token.split_once('.').expect("a hash and a JWT").1.to_owned()
     }
 
@@ -308,7 +313,7 @@ impl World {
 
     /// Joins with KubeEdge's token, as an edge does.
     pub(super) async fn joined(&self, node: &str) -> NodeIdentity {
-        let token = self.bootstrap.join_tokens().expect("the shared token is on").latest();
+        let token = self.secrets.shared_token();
         self.joined_with(node, &token).await
     }
 

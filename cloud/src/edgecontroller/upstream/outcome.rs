@@ -24,7 +24,7 @@ pub(super) fn status_of_failure(error: &CallError) -> StatusError {
 pub(super) fn code_of(error: &CallError) -> u16 {
     match error {
         CallError::Invalid(_) | CallError::Endless => 400,
-        CallError::Unreachable(_) => 503,
+        CallError::Unreachable(_) | CallError::NotAList { .. } => 503,
         CallError::TimedOut(_) => 504,
         CallError::TooLarge(_) | CallError::BodyTooLarge(_) => 413,
         CallError::NoRoom | CallError::Registering => 429,
