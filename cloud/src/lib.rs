@@ -1,8 +1,8 @@
 //! cloudcore: the cloud side of Tombolo.
 //!
-//! NodeObjectCache: [`kube`] watches the Kubernetes API. [`edgecontroller`] decides which node needs which object and
+//! Downstream: [`kube`] watches the Kubernetes API. [`edgecontroller`] decides which node needs which object and
 //! keeps each object encoded once. The hub tells each node's session task which keys are dirty, and the task looks the
-//! objects up when its session has room for them. Upstream: an session task hands requests to the upstream part of
+//! objects up when its session has room for them. Upstream: a session task hands requests to the upstream part of
 //! [`edgecontroller`], which runs them as the node.
 
 pub mod app;

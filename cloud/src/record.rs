@@ -49,14 +49,14 @@ enum NodeProtocol {
 
 /// The node and protocol of a recording.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Who {
+struct RecordedNode {
     node: NodeId,
     way: NodeProtocol,
 }
 
 /// One recorded message.
 #[derive(Debug)]
-enum Said {
+enum RecordedMessage {
     Document(Bytes),
     Frame(Lane, Box<Frame>),
 }
@@ -70,24 +70,24 @@ enum Seen {
 
 /// Input of the writer.
 #[derive(Debug)]
-enum Told {
-    Said {
-        who: Arc<Who>,
+enum WriterInput {
+    Message {
+        who: Arc<RecordedNode>,
         conn: u64,
         at_us: u64,
         up: bool,
-        said: Said,
+        message: RecordedMessage,
         weight: usize,
     },
     Seen {
-        who: Arc<Who>,
+        who: Arc<RecordedNode>,
         at_us: u64,
         seen: Seen,
         weight: usize,
     },
     /// An entry was lost.
     Lost {
-        who: Arc<Who>,
+        who: Arc<RecordedNode>,
     },
     /// No more entries follow: write everything out, and report when that is done.
     Finish(oneshot::Sender<()>),
@@ -96,7 +96,7 @@ enum Told {
 /// Records nodes into a folder. There is one transcript for each node and dialect, with all its connections.
 #[derive(Debug)]
 pub struct Recorder {
-    sender: mpsc::Sender<Told>,
+    sender: mpsc::Sender<WriterInput>,
     /// Bytes that wait to be written.
     waiting: Arc<AtomicUsize>,
     start: Instant,
@@ -110,7 +110,7 @@ impl Recorder {
     /// When the folder cannot be created.
     pub fn start(folder: &Path, tasks: &Tasks) -> io::Result<Arc<Self>> {
         files::private_folder(folder)?;
-        let (sender, told) = mpsc::channel(WAITING_MAX);
+        let (sender, input) = mpsc::channel(WAITING_MAX);
         let waiting = Arc::<AtomicUsize>::default();
         let writer = Writer {
             folder: folder.to_owned(),
@@ -118,7 +118,7 @@ impl Recorder {
             key: RandomState::new(),
             waiting: Arc::clone(&waiting),
         };
-        tasks.spawn_isolated("recorder", writer.run(told));
+        tasks.spawn_isolated("recorder", writer.run(input));
         Ok(Arc::new(Self { sender, waiting, start: Instant::now(), connections: AtomicU64::new(0) }))
     }
 
@@ -126,7 +126,7 @@ impl Recorder {
     pub(crate) async fn finish(&self) {
         let (done, finished) = oneshot::channel();
         let finish = async {
-            if self.sender.send(Told::Finish(done)).await.is_ok() {
+            if self.sender.send(WriterInput::Finish(done)).await.is_ok() {
                 // If the writer has ended, that is as good as its answer.
                 let _ = finished.await;
             }
@@ -148,7 +148,7 @@ impl Recorder {
 
     fn connection(self: &Arc<Self>, node: &NodeId, way: NodeProtocol) -> Arc<Connection> {
         let number = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
-        let who = Arc::new(Who { node: node.clone(), way });
+        let who = Arc::new(RecordedNode { node: node.clone(), way });
         Arc::new(Connection { recorder: Arc::clone(self), who, number })
     }
 }
@@ -157,7 +157,7 @@ impl Recorder {
 #[derive(Debug)]
 pub(crate) struct Connection {
     recorder: Arc<Recorder>,
-    who: Arc<Who>,
+    who: Arc<RecordedNode>,
     number: u64,
 }
 
@@ -166,10 +166,10 @@ impl Connection {
         u64::try_from(self.recorder.start.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    fn said(&self, direction: Direction, said: Said, weight: usize) {
+    fn record_message(&self, direction: Direction, message: RecordedMessage, weight: usize) {
         let (who, conn, at_us) = (Arc::clone(&self.who), self.number, self.at_us());
         let up = direction == Direction::In;
-        self.tell(Told::Said { who, conn, at_us, up, said, weight }, weight);
+        self.send(WriterInput::Message { who, conn, at_us, up, message, weight }, weight);
     }
 
     /// Records what the caches had when the session looked up a key. That an object is not needed on the node says
@@ -185,23 +185,23 @@ impl Connection {
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return,
         };
         let (who, at_us) = (Arc::clone(&self.who), self.at_us());
-        self.tell(Told::Seen { who, at_us, seen, weight }, weight);
+        self.send(WriterInput::Seen { who, at_us, seen, weight }, weight);
     }
 
-    fn tell(&self, told: Told, weight: usize) {
+    fn send(&self, input: WriterInput, weight: usize) {
         let Recorder { sender, waiting, .. } = &*self.recorder;
         let before = waiting.fetch_add(weight, Ordering::Relaxed);
-        if before > WAITING_LEN_MAX || sender.try_send(told).is_err() {
+        if before > WAITING_LEN_MAX || sender.try_send(input).is_err() {
             waiting.fetch_sub(weight, Ordering::Relaxed);
             // If there is no room for this entry either, a later one will report the loss.
-            let _ = sender.try_send(Told::Lost { who: Arc::clone(&self.who) });
+            let _ = sender.try_send(WriterInput::Lost { who: Arc::clone(&self.who) });
         }
     }
 }
 
 impl DocumentTap for Connection {
     fn document(&self, direction: Direction, document: &Bytes) {
-        self.said(direction, Said::Document(document.clone()), WEIGHT + document.len());
+        self.record_message(direction, RecordedMessage::Document(document.clone()), WEIGHT + document.len());
     }
 }
 
@@ -209,7 +209,7 @@ impl Tap for Connection {
     fn frame(&self, _: Instant, direction: Direction, lane: Lane, frame: &Frame) {
         if let Some(frame) = recorded(frame) {
             let weight = WEIGHT + codec::encoded_len(&frame);
-            self.said(direction, Said::Frame(lane, Box::new(frame)), weight);
+            self.record_message(direction, RecordedMessage::Frame(lane, Box::new(frame)), weight);
         }
     }
 }

@@ -27,7 +27,7 @@ struct Taken<S> {
 
 /// A slot, held until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Place<S: Hash + Eq> {
+pub(crate) struct HeldSlot<S: Hash + Eq> {
     source: S,
     taken: Arc<Mutex<Taken<S>>>,
 }
@@ -39,7 +39,7 @@ impl<S: Hash + Eq + Clone> Shares<S> {
     }
 
     /// Takes a slot for a source. Returns `None` if the source has its share, or all slots are taken.
-    pub(crate) fn take(&self, source: S) -> Option<Place<S>> {
+    pub(crate) fn take(&self, source: S) -> Option<HeldSlot<S>> {
         let mut taken = self.taken.lock();
         let own = taken.by_source.get(&source).copied().unwrap_or(0);
         let left_by_others = self.max.saturating_sub(taken.all - own);
@@ -48,11 +48,11 @@ impl<S: Hash + Eq + Clone> Shares<S> {
         }
         taken.all += 1;
         *taken.by_source.entry(source.clone()).or_default() += 1;
-        Some(Place { source, taken: Arc::clone(&self.taken) })
+        Some(HeldSlot { source, taken: Arc::clone(&self.taken) })
     }
 }
 
-impl<S: Hash + Eq> Drop for Place<S> {
+impl<S: Hash + Eq> Drop for HeldSlot<S> {
     fn drop(&mut self) {
         let mut taken = self.taken.lock();
         taken.all -= 1;
@@ -78,14 +78,14 @@ pub(crate) fn one_of_loopback(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn greedy(shares: &Shares<IpAddr>, source: u8) -> Vec<Place<IpAddr>> {
+    fn greedy(shares: &Shares<IpAddr>, source: u8) -> Vec<HeldSlot<IpAddr>> {
         std::iter::from_fn(|| shares.take([10, 0, 0, source].into())).collect()
     }
 
     #[test]
     fn nobody_takes_all_and_what_is_given_back_is_there_again() {
         let shares = Shares::new(128);
-        let held: Vec<Vec<Place<IpAddr>>> = (0..5).map(|source| greedy(&shares, source)).collect();
+        let held: Vec<Vec<HeldSlot<IpAddr>>> = (0..5).map(|source| greedy(&shares, source)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [64, 32, 16, 8, 4]);
         assert!(shares.take([10, 0, 0, 9].into()).is_some(), "the next one has a place");
         drop(held);

@@ -12,6 +12,6 @@ mod places;
 #[cfg(test)]
 mod tests;
 
-pub use places::{Place, Places};
+pub use places::{NamedAddress, Places};
 pub use records::{Endpoint, Port, Protocol, Service, Slice, Target};
 pub use zone::{Finding, Owner, Part, Zone};

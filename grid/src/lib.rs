@@ -31,7 +31,7 @@ pub use endpoints::{Carrier, Link, ServiceName};
 pub use graph::Graph;
 pub use hosts::{GridName, Hosts, Names};
 pub use labels::{child_annotations, child_labels};
-pub use local_api::{Lead, LocalApi, Stays};
+pub use local_api::{Lead, LocalApi, NotRedirected};
 pub use name::{ChildKind, NameError, child_name, key_label_value, uniform_name};
 pub use node::{Node, Nodes};
 pub use own_pods::{OwnPod, OwnPods};

@@ -27,10 +27,10 @@ pub struct LocalApi {
 impl LocalApi {
     /// The address in the annotations of an object, if pods can reach it: a loopback address in a pod is the pod
     /// itself.
-    fn said_by(metadata: &Metadata) -> Result<Self, Stays> {
+    fn said_by(metadata: &Metadata) -> Result<Self, NotRedirected> {
         let said = |name: &str| metadata.annotations.get(name);
         let (endpoint, port) = match (said(LOCAL_ENDPOINT), said(LOCAL_PORT)) {
-            (None, None) => return Err(Stays::NobodySays),
+            (None, None) => return Err(NotRedirected::NobodySays),
             (endpoint, port) => (endpoint.cloned().unwrap_or_default(), port.cloned().unwrap_or_default()),
         };
         let usable =
@@ -39,7 +39,7 @@ impl LocalApi {
         let number = port.parse().ok().filter(|port| *port > 0);
         match (address, number) {
             (Some(address), Some(port)) => Ok(Self { address, port }),
-            _ => Err(Stays::Unreachable(format!("{endpoint}:{port}"))),
+            _ => Err(NotRedirected::Unreachable(format!("{endpoint}:{port}"))),
         }
     }
 }
@@ -52,12 +52,12 @@ pub enum Lead {
     /// It leads to the local API; contains its text.
     Here(Vec<u8>),
     /// It still leads to the API servers of the cluster.
-    There(Stays),
+    There(NotRedirected),
 }
 
 /// Why the Service `default/kubernetes` leads to the API servers of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stays {
+pub enum NotRedirected {
     /// Neither a setting nor an annotation gives the address of the local API.
     NobodySays,
     /// Pods cannot reach the address in the annotations.
@@ -68,7 +68,7 @@ pub enum Stays {
     TwoFamilies,
 }
 
-impl core::fmt::Display for Stays {
+impl core::fmt::Display for NotRedirected {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::NobodySays => f.write_str("the local API has no address that pods can reach"),
@@ -131,7 +131,7 @@ pub fn lead_to_local_api(
         return Ok(Lead::Other);
     }
     if two_families {
-        return Ok(Lead::There(Stays::TwoFamilies));
+        return Ok(Lead::There(NotRedirected::TwoFamilies));
     }
     let local = match configured.map_or_else(|| LocalApi::said_by(&metadata), Ok) {
         Ok(local) => local,
@@ -156,7 +156,7 @@ fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Lead, Body
     }
     let slice: Slice<'_> = view(body)?;
     if slice.address_type != if address.is_ipv4() { "IPv4" } else { "IPv6" } {
-        return Ok(Lead::There(Stays::OtherFamily(slice.address_type)));
+        return Ok(Lead::There(NotRedirected::OtherFamily(slice.address_type)));
     }
     let mut edits = Edits::new(body);
     let endpoint = json!([{"addresses": [address], "conditions": {"ready": true}}]);
@@ -257,7 +257,7 @@ mod tests {
             let object = slice_of("default", family, &Value::Null).to_string();
             let carrier = Carrier::EndpointSlice;
             let lead = lead_to_local_api(carrier, object.as_bytes(), Some(LOCAL), true).unwrap();
-            assert_eq!(lead, Lead::There(Stays::TwoFamilies));
+            assert_eq!(lead, Lead::There(NotRedirected::TwoFamilies));
             assert_eq!(family_of_kubernetes(carrier, object.as_bytes()).unwrap().as_deref(), Some(family));
         }
         let other = slice_of("kube-system", "IPv4", &Value::Null).to_string();

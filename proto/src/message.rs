@@ -22,7 +22,7 @@ pub use path::{LocalPath, ObjectPath, ResourcePath};
 pub use raw::FieldError;
 pub(crate) use raw::RawMessage;
 pub(crate) use words::open_words;
-pub use words::{Group, Operation, OtherWord, ResourceType, Source};
+pub use words::{Group, Operation, ResourceType, Source, UnknownKeyword};
 
 /// One message: sender, operation, resource and content.
 #[derive(Debug, Clone, PartialEq)]

@@ -22,7 +22,7 @@
 //!
 //! | lane | cloud to edge | edge to cloud |
 //! |---|---|---|
-//! | control | welcome, lease and request answers, `CaughtUp`, pings, goodbye | hello, acknowledgements, refusals, leases, requests, pings, goodbye |
+//! | control | welcome, answers, `CaughtUp`, pings, goodbye | hello, acknowledgements, refusals, leases, requests, pings, goodbye |
 //! | delivery | objects below [`BULK_OBJECT_MIN`], deletions | `Subscribe`, `Unsubscribe` |
 //! | bulk | larger objects, large answers | inventories, large requests |
 //!

@@ -28,10 +28,10 @@ use crate::value::{same_content, strip};
 struct Fact {
     /// Index of the line before which it holds.
     before: usize,
-    what: What,
+    what: FactKind,
 }
 
-enum What {
+enum FactKind {
     /// The object exists in this state.
     Exists(Value),
     /// A write created this version. Beside it, the previous state, if the object existed before.
@@ -48,7 +48,7 @@ enum What {
     Refused(refusals::RefusedWrite),
 }
 
-impl What {
+impl FactKind {
     /// The object that this shows, in its state before a write of the edge.
     fn object(&self) -> Option<Value> {
         match self {
@@ -73,7 +73,9 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let mut known = ObservedApiState::default();
     let facts = refusals::with_evidence(facts(transcript));
     for (position, fact) in facts.iter().enumerate() {
-        if let What::Exists(object) | What::Made(object, _) | What::Reported(object, _) = &fact.what {
+        if let FactKind::Exists(object) | FactKind::Made(object, _) | FactKind::Reported(object, _) =
+            &fact.what
+        {
             known.last_seen.insert(version(object).0, position);
         }
     }
@@ -170,12 +172,12 @@ fn pushed_version(line: &Line) -> Option<(String, String)> {
 fn of_push(index: usize, frame: &Frame, kinds: &Kinds) -> Vec<Fact> {
     let object = frame.objects().into_iter().next().map(|object| with_kind(object, frame, kinds));
     let what = match (frame.operation(), object) {
-        ("absent", _) => frame.key().map(|key| What::Absent(key, None)),
+        ("absent", _) => frame.key().map(|key| FactKind::Absent(key, None)),
         ("delete", object) => {
             let uid = object.map(|object| version(&object).0);
-            frame.key().map(|key| What::Absent(key, uid))
+            frame.key().map(|key| FactKind::Absent(key, uid))
         }
-        (_, object) => object.map(What::Exists),
+        (_, object) => object.map(FactKind::Exists),
     };
     what.map(|what| Fact { before: index, what }).into_iter().collect()
 }
@@ -183,28 +185,30 @@ fn of_push(index: usize, frame: &Frame, kinds: &Kinds) -> Vec<Fact> {
 fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(String, String)>) -> Vec<Fact> {
     let objects = || reply.objects().into_iter();
     let refused = (request.ask() == Ask::Write).then(|| refusals::of(request, reply)).flatten();
-    let what: Vec<What> = match request.ask() {
+    let what: Vec<FactKind> = match request.ask() {
         _ if refused.is_some() => refused.into_iter().collect(),
         Ask::Read if reply.says_not_found() => {
-            request.key().map(|key| What::Absent(key, None)).into_iter().collect()
+            request.key().map(|key| FactKind::Absent(key, None)).into_iter().collect()
         }
-        Ask::Read => objects().map(What::Exists).chain(refusals::listed(request, reply)).collect(),
+        Ask::Read => objects().map(FactKind::Exists).chain(refusals::listed(request, reply)).collect(),
         Ask::Write if request.operation() == "delete" => {
             let done = reply.content().as_str() == Some("OK");
-            request.key().filter(|_| done).map(What::Unmade).into_iter().collect()
+            request.key().filter(|_| done).map(FactKind::Unmade).into_iter().collect()
         }
         Ask::Write if request.application("Verb") == "delete" => {
-            request.key().filter(|_| reply.status().is_none()).map(What::Unmade).into_iter().collect()
+            request.key().filter(|_| reply.status().is_none()).map(FactKind::Unmade).into_iter().collect()
         }
         Ask::Write if request.operation() == "DELETE" => of_deletion(request, reply),
         Ask::Write => {
             let made = objects().filter(|object| object["kind"] != "TokenRequest");
             let report = effects::report(request);
             made.map(|object| match &report {
-                Some(report) if pushed.contains(&version(&object)) => What::Reported(object, report.clone()),
+                Some(report) if pushed.contains(&version(&object)) => {
+                    FactKind::Reported(object, report.clone())
+                }
                 _ => {
                     let before = (!request.creates()).then(|| effects::origin(request, &object));
-                    What::Made(object, before)
+                    FactKind::Made(object, before)
                 }
             })
             .collect()
@@ -215,7 +219,7 @@ fn of_reply(asked: usize, request: &Frame, reply: &Frame, pushed: &HashSet<(Stri
 }
 
 /// A deletion through the API. If the object lingers, the answer shows it with its deletion time set.
-fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
+fn of_deletion(request: &Frame, reply: &Frame) -> Vec<FactKind> {
     let lingers = |object: &Value| {
         let metadata = &object["metadata"];
         let kept = metadata["finalizers"].as_array().is_some_and(|list| !list.is_empty());
@@ -223,8 +227,8 @@ fn of_deletion(request: &Frame, reply: &Frame) -> Vec<What> {
     };
     let done = reply.content()["code"].as_u64().is_some_and(|code| code < 300);
     match reply.objects().into_iter().next() {
-        Some(object) if lingers(&object) => vec![What::Made(object, None)],
-        _ => request.key().filter(|_| done).map(What::Unmade).into_iter().collect(),
+        Some(object) if lingers(&object) => vec![FactKind::Made(object, None)],
+        _ => request.key().filter(|_| done).map(FactKind::Unmade).into_iter().collect(),
     }
 }
 
@@ -264,18 +268,18 @@ struct ObservedApiState {
 impl ObservedApiState {
     fn take(&mut self, position: usize, fact: Fact, changes: &mut HashMap<usize, Vec<(Verb, Value)>>) {
         let shown = match fact.what {
-            What::Exists(object) => self.exists(object),
-            What::Made(object, before) => self.written(object, before),
-            What::Reported(object, report) => self.reported(object, &report),
-            What::Unmade(key) => {
+            FactKind::Exists(object) => self.exists(object),
+            FactKind::Made(object, before) => self.written(object, before),
+            FactKind::Reported(object, report) => self.reported(object, &report),
+            FactKind::Unmade(key) => {
                 // A pod on a node is deleted when its kubelet confirms it; every other object at once.
                 let gone = self.objects.remove(&key);
                 self.ended.extend(gone.map(|object| version(&object).0));
                 Vec::new()
             }
-            What::Absent(key, uid) => self.absent(position, &key, uid),
-            What::Listed(listed) => self.listed(position, &listed),
-            What::Refused(refused) => self.refused(refused),
+            FactKind::Absent(key, uid) => self.absent(position, &key, uid),
+            FactKind::Listed(listed) => self.listed(position, &listed),
+            FactKind::Refused(refused) => self.refused(refused),
         };
         if !shown.is_empty() {
             changes.entry(fact.before).or_default().extend(shown);

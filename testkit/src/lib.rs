@@ -4,24 +4,30 @@
 
 mod alone;
 mod asked;
+#[cfg(feature = "cluster")]
 mod beside;
 mod components;
+#[cfg(feature = "cluster")]
 mod control_plane;
 mod fuzz;
 mod process;
+#[cfg(feature = "cluster")]
 mod ready_node;
 mod wait;
 
 pub use alone::{Growth, alone};
 pub use asked::{asked, times};
+#[cfg(feature = "cluster")]
 pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{
     Components, MissingComponents, components, coredns, go_clients, kube_proxy, kubelet, record_skip,
     record_skip_for, skips_allowed,
 };
+#[cfg(feature = "cluster")]
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
 pub use process::{Child, bind_both, free_port};
+#[cfg(feature = "cluster")]
 pub use ready_node::ReadyNode;
 pub use wait::{wait_for, wait_for_value, wait_until};
 

@@ -10,8 +10,8 @@ use crate::{run, test};
 const SCHEDULES: &str = "200";
 const CASES: &str = "16";
 
-/// Packages whose integration tests do not start other programs.
-const PURE: [&str; 3] = ["tombolo-proto", "tombolo-grid", "tombolo-catalog"];
+/// Packages without IO, whose integration tests are run too.
+const PURE: [&str; 4] = ["tombolo-proto", "tombolo-grid", "tombolo-replay", "tombolo-catalog"];
 
 /// Runs the format check, the unit tests of all crates, the integration tests of the pure crates, and the repository's
 /// own rules. Needs neither Go nor a cluster.

@@ -26,9 +26,8 @@ pub(crate) const FEATURES: &str = "tombolo-edge/profile";
 const WHOLE_SYSTEM: &str = "tombolo-tests";
 
 /// Packages whose tests need no program of Kubernetes.
-const WITHOUT_KUBERNETES: [&str; 10] = [
+const WITHOUT_KUBERNETES: [&str; 9] = [
     "tombolo",
-    "tombolo-apicore",
     "tombolo-catalog",
     "tombolo-cel",
     "tombolo-grid",
@@ -259,7 +258,9 @@ mod tests {
         {
             assert_eq!(needs(everything), (true, true), "{everything}");
         }
-        assert_eq!(needs("--package=tombolo-edge"), (false, true));
+        for with_kubectl in ["--package=tombolo-edge", "-p tombolo-apicore"] {
+            assert_eq!(needs(with_kubectl), (false, true), "{with_kubectl}");
+        }
         for alone in ["-p tombolo-proto", "-ptombolo-proto -- session", "--package tombolo-grid --lib"] {
             assert_eq!(needs(alone), (false, false), "{alone}");
         }

@@ -216,10 +216,10 @@ const FREE: [&str; 12] = [
 
 /// Adds metering to a tree. Returns it with the cost before its first branch.
 pub(crate) fn weave(tree: IdedExpr, checked: &Checked) -> (IdedExpr, u64) {
-    Weaver { checked }.weave(tree)
+    Metering { checked }.weave(tree)
 }
 
-struct Weaver<'a> {
+struct Metering<'a> {
     checked: &'a Checked,
 }
 
@@ -243,7 +243,7 @@ fn guarded(node: IdedExpr, cost: u64) -> IdedExpr {
     call("_?_:_", vec![tick, node, made(Expr::Literal(LiteralValue::Null))])
 }
 
-impl Weaver<'_> {
+impl Metering<'_> {
     fn weave(&self, node: IdedExpr) -> (IdedExpr, u64) {
         let id = node.id;
         if check::is_own_request(&node) && self.is_authorizer(&node) {

@@ -215,13 +215,13 @@ struct ValidationRule {
 }
 
 /// The variables of one evaluation.
-struct Selves<'a> {
+struct RuleVariables<'a> {
     rule: &'a ValidationRule,
     value: &'a Value,
     old: Option<&'a Value>,
 }
 
-impl Variables for Selves<'_> {
+impl Variables for RuleVariables<'_> {
     fn get<'a>(&'a self, name: &str) -> Option<Variable<'a>> {
         let own = &self.rule.own;
         match name {
@@ -238,8 +238,8 @@ impl CompiledRule for ValidationRule {
         if self.is_transition && old.is_none() && !self.optional_old {
             return Ok(());
         }
-        let selves = Selves { rule: self, value, old };
-        let Evaluation { result, cost } = self.expression.evaluate_bool(&selves, CALL_COST_MAX);
+        let variables = RuleVariables { rule: self, value, old };
+        let Evaluation { result, cost } = self.expression.evaluate_bool(&variables, CALL_COST_MAX);
         let shown = self.shown();
         match result {
             Err(EvaluationError::CostExceeded) => Err(self.failed(
@@ -251,7 +251,7 @@ impl CompiledRule for ValidationRule {
             )),
             _ if !budget.spend(cost) => Err(self.failed(Consequence::Stopped, OUT_OF_BUDGET.to_owned())),
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.broken(&selves, budget)),
+            Ok(false) => Err(self.broken(&variables, budget)),
             Err(EvaluationError::Failed(why)) if why == "no such overload" => Err(self.failed(
                 Consequence::Refused,
                 format!(
@@ -284,8 +284,8 @@ impl ValidationRule {
     }
 
     /// The failure that the value breaks the rule.
-    fn broken(&self, selves: &Selves<'_>, budget: &mut Budget) -> RuleFailure {
-        let message = match self.evaluated_message(selves, budget) {
+    fn broken(&self, variables: &RuleVariables<'_>, budget: &mut Budget) -> RuleFailure {
+        let message = match self.evaluated_message(variables, budget) {
             Ok(Some(message)) => message,
             Ok(None) if self.fixed_message.is_empty() => format!("failed rule: {}", self.text),
             Ok(None) => self.fixed_message.clone(),
@@ -296,7 +296,7 @@ impl ValidationRule {
         RuleFailure {
             kind: self.kind,
             field: self.field.clone(),
-            value: (has_value || duplicate).then(|| selves.value.clone()),
+            value: (has_value || duplicate).then(|| variables.value.clone()),
             message: if duplicate { String::new() } else { message },
             consequence: match self.is_transition {
                 true => Consequence::Refused,
@@ -306,9 +306,13 @@ impl ValidationRule {
     }
 
     /// The result of the message expression, if there is one that can be shown.
-    fn evaluated_message(&self, selves: &Selves<'_>, budget: &mut Budget) -> Result<Option<String>, String> {
+    fn evaluated_message(
+        &self,
+        variables: &RuleVariables<'_>,
+        budget: &mut Budget,
+    ) -> Result<Option<String>, String> {
         let Some(expression) = &self.message else { return Ok(None) };
-        let Evaluation { result, cost } = expression.evaluate_string(selves, CALL_COST_MAX);
+        let Evaluation { result, cost } = expression.evaluate_string(variables, CALL_COST_MAX);
         if !budget.spend(cost) {
             return Err("messageExpression evaluation failed due to running out of cost budget, no further \
                         validation rules will be run"

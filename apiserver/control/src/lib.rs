@@ -47,6 +47,7 @@ use tombolo_runtime::{Drain, Tasks};
 pub use self::datadir::{UP_FILE, is_data_dir};
 pub use self::error::EmbeddedError;
 pub use self::options::{LISTEN, Options, SERVICE_CIDR, STORE_MEBIBYTES};
+pub use tombolo_apicore::version;
 
 use self::admission::addresses::{Reservations, ServiceClaims, ServiceRange};
 use self::authz::Authorization;
@@ -56,6 +57,7 @@ use self::health::Started;
 use self::indexed::{IndexedJournal, Indexes};
 use self::journal::{OpenStorage, RedbJournal};
 use self::objects::{Objects, core};
+use self::options::NODE_SHARE;
 use self::pki::Pki;
 use self::serving::Renewal;
 
@@ -68,9 +70,6 @@ const KEPT_PORT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Events may use at most `1/EVENTS_SHARE` of the store.
 const EVENTS_SHARE: u64 = 4;
-
-/// Writes by one node may use at most `1/NODE_SHARE` of the store.
-const NODE_SHARE: u64 = 16;
 
 /// `1/OTHERS_SHARE` of the store is reserved for writers other than nodes.
 const OTHERS_SHARE: u64 = 10;

@@ -13,6 +13,9 @@ pub const SERVICE_CIDR: &str = "10.0.0.0/16";
 /// Default limit of stored objects, in MiB.
 pub const STORE_MEBIBYTES: u32 = 1024;
 
+/// Writes by one node may use at most `1/NODE_SHARE` of the store.
+pub(crate) const NODE_SHARE: u64 = 16;
+
 /// How an embedded API server is started.
 #[derive(Clone)]
 #[non_exhaustive]

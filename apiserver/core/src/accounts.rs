@@ -11,7 +11,7 @@ use jiff::Timestamp;
 
 use crate::auth::{AUTHENTICATED_GROUP, Identity};
 
-pub use claims::{BoundObject, Claims, Place};
+pub use claims::{BoundObject, Claims, KubernetesClaim};
 pub use keys::{KeySet, Unverified};
 
 /// Allowed clock difference. It is also how long an object stays valid after its deletion was requested (as in

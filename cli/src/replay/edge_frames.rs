@@ -13,7 +13,7 @@ use super::socket::{Saying, acknowledgement};
 
 /// Sends for every node of a run.
 #[derive(Default)]
-pub(super) struct Mouth {
+pub(super) struct EdgeFrames {
     nodes: HashMap<u64, NodeId>,
     held: HashMap<NodeId, Holdings>,
     /// The store that a connection's hello named.
@@ -21,7 +21,7 @@ pub(super) struct Mouth {
     ended: HashSet<u64>,
 }
 
-impl Mouth {
+impl EdgeFrames {
     pub(super) fn connected(&mut self, conn: u64, node: &NodeId) {
         self.nodes.insert(conn, node.clone());
     }

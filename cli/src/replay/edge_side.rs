@@ -16,9 +16,9 @@ use tombolo_runtime::time::unix_millis;
 
 use super::ReplayTarget;
 use super::api::{Administrator, Applied};
-use super::edge_frames::Mouth;
+use super::edge_frames::EdgeFrames;
 use super::grants::granted;
-use super::socket::{Ears, Heard, Saying, Socket, new_id};
+use super::socket::{Heard, ReceivedFrames, Saying, Socket, new_id};
 
 /// How long to wait for an expected frame: longer than a resend takes, shorter than a KubeEdge edge waits.
 const FRAME_WITHIN: Duration = Duration::from_secs(12);
@@ -67,10 +67,10 @@ pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result
         matcher,
         administrator: Administrator::new(target.client.clone()),
         connections: HashMap::new(),
-        mouth: Mouth::default(),
+        frames: EdgeFrames::default(),
         open: BTreeSet::new(),
         changed: None,
-        ears: Ears::default(),
+        received: ReceivedFrames::default(),
         preconditions,
         happenings: Vec::new(),
     };
@@ -108,13 +108,13 @@ struct Player<'t> {
     matcher: Matcher<'t>,
     administrator: Administrator,
     connections: HashMap<u64, Socket>,
-    mouth: Mouth,
+    frames: EdgeFrames,
     /// Requests whose recorded answers were not awaited. API changes wait for them, because these answers show the
     /// state before the change.
     open: BTreeSet<usize>,
     /// Time of the last recorded API change that was repeated.
     changed: Option<Instant>,
-    ears: Ears,
+    received: ReceivedFrames,
     preconditions: Vec<String>,
     happenings: Vec<Happening>,
 }
@@ -186,7 +186,7 @@ impl Player<'_> {
     }
 
     async fn connect(&mut self, conn: u64, line: &Line) -> Result<()> {
-        if self.connections.contains_key(&conn) || self.mouth.has_ended(conn) {
+        if self.connections.contains_key(&conn) || self.frames.has_ended(conn) {
             return Ok(());
         }
         let node = NodeId::parse(self.transcript.node_of(conn)).context("the connection names no node")?;
@@ -200,12 +200,12 @@ impl Player<'_> {
                 Some("quic") => Choice::Quic,
                 _ => Choice::WebSocket,
             };
-            Socket::frames(&self.target.dial(choice)?, identity, conn, self.ears.sender.clone()).await?
+            Socket::frames(&self.target.dial(choice)?, identity, conn, self.received.sender.clone()).await?
         } else {
             let target = self.target.dial(Choice::WebSocket)?;
-            Socket::documents(&target, &node, identity, conn, self.ears.sender.clone()).await?
+            Socket::documents(&target, &node, identity, conn, self.received.sender.clone()).await?
         };
-        self.mouth.connected(conn, &node);
+        self.frames.connected(conn, &node);
         self.connections.insert(conn, socket);
         Ok(())
     }
@@ -293,7 +293,7 @@ impl Player<'_> {
             self.happen(Happening::SentEmpty)?;
             return Ok(());
         }
-        if self.mouth.is_foreign(frame) {
+        if self.frames.is_foreign(frame) {
             self.happen(Happening::Unsaid(index))?;
             return Ok(());
         }
@@ -306,7 +306,7 @@ impl Player<'_> {
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         let id = if frame.is_tombolo() { frame.id().to_owned() } else { new_id() };
         let request = self.matcher.request(index, &id, unix_millis()).context("not a request")?;
-        let saying = self.mouth.saying(conn, request)?;
+        let saying = self.frames.saying(conn, request)?;
         socket.say(saying).await?;
         self.happen(Happening::Sent(index, id))?;
         Ok(())
@@ -333,7 +333,7 @@ impl Player<'_> {
                 self.happenings.push(Happening::Settled(index));
                 return Ok(());
             }
-            match tokio::time::timeout_at(deadline, self.ears.heard.recv()).await {
+            match tokio::time::timeout_at(deadline, self.received.heard.recv()).await {
                 Ok(Some(heard)) => self.hear(heard).await?,
                 Ok(None) | Err(_) => return Err(self.matcher.missing(index).into()),
             }
@@ -342,7 +342,7 @@ impl Player<'_> {
 
     /// Handles everything that has arrived, without waiting.
     async fn listen(&mut self) -> Result<(), Fault> {
-        while let Ok(heard) = self.ears.heard.try_recv() {
+        while let Ok(heard) = self.received.heard.try_recv() {
             self.hear(heard).await?;
         }
         Ok(())
@@ -350,7 +350,7 @@ impl Player<'_> {
 
     /// Receives until the cloud sends nothing more.
     async fn quiet(&mut self) -> Result<(), Fault> {
-        while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.ears.heard.recv()).await {
+        while let Ok(Some(heard)) = tokio::time::timeout(QUIET, self.received.heard.recv()).await {
             self.hear(heard).await?;
         }
         Ok(())
@@ -359,7 +359,7 @@ impl Player<'_> {
     async fn hear(&mut self, (conn, frame): Heard) -> Result<(), Fault> {
         let Some(frame) = frame else {
             self.connections.remove(&conn);
-            self.mouth.ended(conn);
+            self.frames.ended(conn);
             self.happen(Happening::Ended(conn))?;
             return Ok(());
         };
@@ -367,7 +367,7 @@ impl Player<'_> {
             return Ok(());
         }
         let frame = self.in_place_of_the_node(frame).await?;
-        let answers = self.mouth.answers(conn, &frame)?;
+        let answers = self.frames.answers(conn, &frame)?;
         if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)
         {

@@ -43,13 +43,13 @@ impl Drop for Socket {
 }
 
 /// The channel for received frames.
-pub(super) struct Ears {
+pub(super) struct ReceivedFrames {
     /// Each connection has a clone.
     pub(super) sender: mpsc::Sender<Heard>,
     pub(super) heard: mpsc::Receiver<Heard>,
 }
 
-impl Default for Ears {
+impl Default for ReceivedFrames {
     fn default() -> Self {
         let (sender, heard) = mpsc::channel(HEARD_MAX);
         Self { sender, heard }
@@ -63,13 +63,13 @@ impl Socket {
         node: &NodeId,
         identity: &Identity,
         conn: u64,
-        ears: mpsc::Sender<Heard>,
+        received: mpsc::Sender<Heard>,
     ) -> Result<Self> {
         let link = connect_documents(target, node, &identity.client_tls()?).await?;
         let (saying, says) = mpsc::channel(SAYING_MAX);
         let task = tokio::spawn(async move {
-            let ended = carry_documents(link, says, conn, &ears).await;
-            finish(ended, conn, &ears).await;
+            let ended = carry_documents(link, says, conn, &received).await;
+            finish(ended, conn, &received).await;
         });
         Ok(Self { saying, task })
     }
@@ -79,13 +79,13 @@ impl Socket {
         target: &Target,
         identity: &Identity,
         conn: u64,
-        ears: mpsc::Sender<Heard>,
+        received: mpsc::Sender<Heard>,
     ) -> Result<Self> {
         let link = Connector::new(target.clone(), identity.client_tls()?).connect().await?;
         let (saying, says) = mpsc::channel(SAYING_MAX);
         let task = tokio::spawn(async move {
-            let ended = carry_frames(link, says, conn, &ears).await;
-            finish(ended, conn, &ears).await;
+            let ended = carry_frames(link, says, conn, &received).await;
+            finish(ended, conn, &received).await;
         });
         Ok(Self { saying, task })
     }
@@ -120,19 +120,19 @@ pub(super) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-async fn finish(ended: Result<()>, conn: u64, ears: &mpsc::Sender<Heard>) {
+async fn finish(ended: Result<()>, conn: u64, received: &mpsc::Sender<Heard>) {
     if let Err(error) = ended {
         tracing::debug!(conn, error = %format!("{error:#}"), "the connection has ended");
     }
     // Fails only after the run is over.
-    let _ = ears.send((conn, None)).await;
+    let _ = received.send((conn, None)).await;
 }
 
 async fn carry_documents(
     mut link: DocumentLink,
     mut says: mpsc::Receiver<Saying>,
     conn: u64,
-    ears: &mpsc::Sender<Heard>,
+    received: &mpsc::Sender<Heard>,
 ) -> Result<()> {
     let mut sent = 0;
     loop {
@@ -151,7 +151,7 @@ async fn carry_documents(
             event = link.next() => match event {
                 DocumentEvent::Document(bytes) => {
                     let json = serde_json::from_slice(&bytes).context("a document is not JSON")?;
-                    if ears.send((conn, Some(Frame::new(json)))).await.is_err() {
+                    if received.send((conn, Some(Frame::new(json)))).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -166,7 +166,7 @@ async fn carry_frames(
     mut link: Link,
     mut says: mpsc::Receiver<Saying>,
     conn: u64,
-    ears: &mpsc::Sender<Heard>,
+    received: &mpsc::Sender<Heard>,
 ) -> Result<()> {
     let mut waiting: Option<(Lane, Box<Wire>)> = None;
     loop {
@@ -181,7 +181,7 @@ async fn carry_frames(
             },
             event = link.next() => match event {
                 LinkEvent::Frame(lane, frame) => {
-                    if ears.send((conn, Some(render(conn, lane, &frame)))).await.is_err() {
+                    if received.send((conn, Some(render(conn, lane, &frame)))).await.is_err() {
                         return Ok(());
                     }
                 }

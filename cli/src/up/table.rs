@@ -31,7 +31,7 @@ pub(super) struct Row {
     pub(super) node: String,
     /// `connected (quic)`, `disconnected`, `not registered`.
     pub(super) session: String,
-    /// Objects that the edge has acknowledged since the hub started.
+    /// Deliveries that the edge has acknowledged in this connection.
     pub(super) delivered: u64,
     /// Objects that the node should have and has not acknowledged yet.
     pub(super) pending: usize,

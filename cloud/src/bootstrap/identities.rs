@@ -42,7 +42,7 @@ use entry::CertificateStatus;
 use pauses::Pauses;
 use questions::{Memory, Questions};
 use registration::Pending;
-use shards::Shelf;
+use shards::Shards;
 
 /// Prefix of the names of the Secrets. A dash and a number follow.
 pub const SECRET_PREFIX: &str = "tombolo-identities";
@@ -125,7 +125,7 @@ pub struct Identities {
     nodes: Arc<dyn NodeLookup>,
     clock: WallClock,
     grace: u64,
-    shelf: Shelf,
+    shards: Shards,
     /// The cluster's Nodes; none before their first list.
     known_nodes: RwLock<Option<HashMap<NodeId, NodeFacts>>>,
     questions: Questions,
@@ -157,14 +157,14 @@ impl Identities {
         clock: WallClock,
         grace: u64,
     ) -> Result<Self, IdentityError> {
-        let shelf = Shelf::default();
-        shelf.open(&*store).await?;
+        let shards = Shards::default();
+        shards.open(&*store).await?;
         Ok(Self {
             store,
             nodes,
             clock,
             grace,
-            shelf,
+            shards,
             known_nodes: RwLock::default(),
             questions: Questions::default(),
             process: uuid::Uuid::new_v4().to_string(),
@@ -182,7 +182,7 @@ impl Identities {
 
     /// The present state of a name in memory.
     fn memory(&self, node: &NodeId) -> Memory {
-        (self.shelf.get(node), self.known_uid(node))
+        (self.shards.get(node), self.known_uid(node))
     }
 
     /// UID of the Node of this name, from the watch of Nodes; none before their first list.
@@ -204,7 +204,7 @@ impl Identities {
     /// The verdict about a certificate from memory; none when the API must be asked.
     fn known(&self, node: &NodeId, certificate: &PeerCertificate) -> Option<CertificateStatus> {
         let (entry, uid) = self.memory(node);
-        let uid = uid.filter(|_| self.shelf.is_known())?;
+        let uid = uid.filter(|_| self.shards.is_known())?;
         Some(self.judge(node, entry.as_ref(), uid.as_deref(), certificate))
     }
 
@@ -223,7 +223,7 @@ impl Identities {
     /// The versions of the records, as at the beginning of a list of them.
     #[cfg(test)]
     pub(crate) fn versions(&self) -> [u64; SHARDS] {
-        self.shelf.versions()
+        self.shards.versions()
     }
 
     /// Notifies of changes that may have taken a certificate out of force.
@@ -323,11 +323,11 @@ impl Identities {
         registered: bool,
     ) -> Result<Result<(), (Denied, Option<Entry>)>, IdentityError> {
         let state = self.nodes.state(node).await;
-        let refreshed = self.shelf.refresh(&*self.store, node).await;
+        let refreshed = self.shards.refresh(&*self.store, node).await;
         // A name that is known to be revoked stays revoked even if the API fails, because the one whose certificate was
         // revoked may be the one who keeps the API busy.
         if state.is_err() || refreshed.is_err() {
-            let entry = self.shelf.get(node);
+            let entry = self.shards.get(node);
             if entry.as_ref().is_some_and(|entry| entry.revoked) {
                 return Ok(Err((Denied::Revoked, entry)));
             }
@@ -391,7 +391,7 @@ impl Identities {
         let now = self.now();
         // If a Node is created after this look, the record differs from `before`: each name is marked before its Node
         // is created.
-        let before = self.shelf.refresh(&*self.store, node).await?;
+        let before = self.shards.refresh(&*self.store, node).await?;
         let state = self.nodes.state(node).await?;
         let mut joined: Option<Joined> = None;
         let own = Key::from(certificate);
@@ -459,7 +459,7 @@ impl Identities {
         if state.uid().is_some() {
             return Ok((state, None));
         }
-        let entry = self.shelf.refresh(&*self.store, node).await?;
+        let entry = self.shards.refresh(&*self.store, node).await?;
         Ok((state, self.taken_now(node, entry.as_ref(), self.now())))
     }
 
@@ -470,7 +470,7 @@ impl Identities {
     /// Reports how full the records and the join tokens are.
     pub(crate) fn measure(&self, metrics: &Metrics) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let sizes = self.shelf.sizes();
+        let sizes = self.shards.sizes();
         let fullest = sizes.iter().map(|(len, _)| *len).max().unwrap_or(0);
         metrics.certificate_record_bytes.set(gauge(fullest));
         metrics.certificate_records.set(gauge(sizes.iter().map(|(_, names)| names).sum()));
@@ -494,7 +494,7 @@ impl Identities {
     ) -> Result<Result<(), T>, IdentityError> {
         let (now, grace) = (self.now(), self.grace);
         let over = move |entry: &Entry| entry.is_over(now, grace);
-        let outcome = self.shelf.change(&*self.store, node, room, over, change).await?;
+        let outcome = self.shards.change(&*self.store, node, room, over, change).await?;
         self.changed.send_modify(|count| *count += 1);
         Ok(outcome)
     }

@@ -135,15 +135,15 @@ impl Upstream {
             Ok(turn) => turn,
             Err(error) => {
                 let body = failed(&received.request.body, &error);
-                return Answered { reply: Reply { id, body }, expelled: Vec::new() };
+                return Answered { reply: Reply { id, body }, deleted_pods: Vec::new() };
             }
         };
         let Received { request, position, record, .. } = received;
-        let mut expelled = Vec::new();
+        let mut deleted_pods = Vec::new();
         let body = match (request.body, request.caller_token) {
             (RequestBody::Message(message), None) => {
                 let (answer, pods) = self.answer_in_turn(node, *message, record, position.as_ref()).await;
-                expelled = pods;
+                deleted_pods = pods;
                 ReplyBody::Message(Box::new(answer))
             }
             (RequestBody::Message(message), Some(_)) => {
@@ -154,7 +154,7 @@ impl Upstream {
                 self.answer_api(node, call, token.as_deref(), timeout, position.as_ref()).await,
             ),
         };
-        Answered { reply: Reply { id, body }, expelled }
+        Answered { reply: Reply { id, body }, deleted_pods }
     }
 
     async fn answer_in_turn(
@@ -184,8 +184,8 @@ impl Upstream {
 pub struct Answered {
     /// The answer.
     pub reply: Reply,
-    /// Pods that the node reported but should not have. Their deletion must be sent again.
-    pub expelled: Vec<ObjectKey>,
+    /// Reported pods that no longer exist. Their deletion must be sent again.
+    pub deleted_pods: Vec<ObjectKey>,
 }
 
 /// The answer to a request that was not run.

@@ -121,10 +121,10 @@ impl Channel {
         session!(self, session => session.awaits_reply(id))
     }
 
-    /// Removes a pod that the node has reported as gone. Tombolo edges learn this through their inventory.
-    pub(super) fn expel(&mut self, key: &ObjectKey) {
+    /// Sends the deletion of a reported pod again. Tombolo edges learn this through their inventory.
+    pub(super) fn resend_deletion(&mut self, key: &ObjectKey) {
         if let Self::KubeEdge(kubeedge) = self {
-            kubeedge.session.expel(key);
+            kubeedge.session.resend_deletion(key);
         }
     }
 

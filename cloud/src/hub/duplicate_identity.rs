@@ -32,14 +32,14 @@ pub(super) fn wait_after(proofs: u32) -> Duration {
 
 /// What the sessions of one node have shown. Each session passes it to the one that replaces it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Rivals {
+pub(super) struct NodeProcesses {
     /// The newest process is last.
     seen: VecDeque<u64>,
     proofs: u32,
     proved_at: Option<Instant>,
 }
 
-impl Rivals {
+impl NodeProcesses {
     /// A process has begun a session. If this proves that another process is alive beside it, returns the number of
     /// proofs so far, this one included; otherwise none.
     pub(super) fn introduce(&mut self, instance: u64, now: Instant) -> Option<u32> {
@@ -88,41 +88,41 @@ mod tests {
 
     #[test]
     fn only_a_process_that_comes_back_proves_another_one() {
-        let (mut rivals, now) = (Rivals::default(), Instant::now());
+        let (mut processes, now) = (NodeProcesses::default(), Instant::now());
         // A node that reconnects, that restarts again and again, or whose software is too old to send an instance.
         for instance in [1, 1, 2, 2, 3, 0, 0, 4, 5, 6, 7] {
-            assert_eq!(rivals.introduce(instance, now), None, "{instance}");
+            assert_eq!(processes.introduce(instance, now), None, "{instance}");
         }
-        assert_eq!(rivals.wait(now), Duration::ZERO);
-        assert!(rivals.seen.len() <= SEEN_MAX);
-        assert_eq!(rivals.introduce(6, now), Some(1));
-        assert_eq!(rivals.introduce(7, now), Some(2));
+        assert_eq!(processes.wait(now), Duration::ZERO);
+        assert!(processes.seen.len() <= SEEN_MAX);
+        assert_eq!(processes.introduce(6, now), Some(1));
+        assert_eq!(processes.introduce(7, now), Some(2));
     }
 
     #[test]
     fn kubeedge_edges_are_kept_out_for_a_while_after_each_proof() {
-        let (mut rivals, now) = (Rivals::default(), Instant::now());
-        assert!(!rivals.are_kept_out(now));
+        let (mut processes, now) = (NodeProcesses::default(), Instant::now());
+        assert!(!processes.are_kept_out(now));
         for (proof, seconds) in [(1, 30), (2, 60), (3, 120)] {
-            assert_eq!(rivals.prove(now), proof);
+            assert_eq!(processes.prove(now), proof);
             let last = now + Duration::from_secs(seconds);
-            assert!(rivals.are_kept_out(last - Duration::from_secs(1)) && !rivals.are_kept_out(last));
+            assert!(processes.are_kept_out(last - Duration::from_secs(1)) && !processes.are_kept_out(last));
         }
     }
 
     #[test]
     fn who_takes_turns_waits_longer_each_time_and_is_forgiven() {
-        let (mut rivals, now) = (Rivals::default(), Instant::now());
+        let (mut processes, now) = (NodeProcesses::default(), Instant::now());
         let waits: Vec<u64> = (0..8)
             .map(|turn| {
-                rivals.introduce(1 + turn % 2, now);
-                rivals.wait(now).as_secs()
+                processes.introduce(1 + turn % 2, now);
+                processes.wait(now).as_secs()
             })
             .collect();
         assert_eq!(waits, [0, 0, 30, 60, 120, 240, 480, 600]);
         let later = now + SETTLED_AFTER;
-        assert_eq!(rivals.wait(later), Duration::ZERO);
-        assert_eq!(rivals.introduce(1, later), Some(1), "it begins again");
-        assert_eq!(rivals.wait(later), WAIT_FIRST);
+        assert_eq!(processes.wait(later), Duration::ZERO);
+        assert_eq!(processes.introduce(1, later), Some(1), "it begins again");
+        assert_eq!(processes.wait(later), WAIT_FIRST);
     }
 }

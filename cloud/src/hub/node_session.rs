@@ -373,14 +373,14 @@ impl NodeSession {
             Done::SelectionListed { subscription, keys, complete } => {
                 self.selection_listed(subscription, keys, complete);
             }
-            Done::Reply(Answered { reply, expelled }, room) => {
+            Done::Reply(Answered { reply, deleted_pods }, room) => {
                 self.running = self.running.saturating_sub(1);
                 self.large_turn = room.take_turn().or(self.large_turn.take());
                 self.channel.reply(reply);
                 // The answer's memory is now accounted to the session.
                 drop(room);
                 self.settle_memory();
-                expelled.iter().for_each(|pod| self.channel.expel(pod));
+                deleted_pods.iter().for_each(|pod| self.channel.resend_deletion(pod));
                 self.start_requests();
             }
             Done::Lease { renew_time_micros, renewal, proofs } => {

@@ -17,7 +17,7 @@ use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::{Budget, LineLimit};
 
 use super::Mailbox;
-use super::duplicate_identity::Rivals;
+use super::duplicate_identity::NodeProcesses;
 use super::node_shares::{NodeMemories, NodeMemory};
 use crate::bootstrap::identities::Denied;
 use crate::edgecontroller::Outlet;
@@ -58,7 +58,7 @@ pub struct SessionHandle {
     over: AtomicBool,
     ended: Notify,
     /// What this node's sessions have shown about other processes with its identity.
-    rivals: Mutex<Rivals>,
+    processes: Mutex<NodeProcesses>,
     /// Status for operators.
     pub facts: Mutex<SessionFacts>,
 }
@@ -95,7 +95,7 @@ impl SessionHandle {
 
     /// Records a proof that two processes have this node's identity. Returns the number of proofs.
     fn prove(&self) -> u32 {
-        self.rivals.lock().prove(Instant::now())
+        self.processes.lock().prove(Instant::now())
     }
 
     /// The session that a replacement of this one must wait for.
@@ -114,7 +114,7 @@ impl SessionHandle {
     /// A process of the edge has begun this session. Returns the number of proofs that there are two processes; none if
     /// this is not such a proof.
     pub(super) fn introduce(&self, instance: u64) -> Option<u32> {
-        self.rivals.lock().introduce(instance, Instant::now())
+        self.processes.lock().introduce(instance, Instant::now())
     }
 
     /// Marks the session as over: it does nothing more.
@@ -199,16 +199,16 @@ impl Registry {
             start: Mutex::new(Start::Waiting(None)),
             over: AtomicBool::new(false),
             ended: Notify::new(),
-            rivals: Mutex::default(),
+            processes: Mutex::default(),
             facts: Mutex::default(),
         });
         match self.sessions.entry(node.clone()) {
             Entry::Occupied(mut entry) => {
                 let old = entry.insert(Arc::clone(&handle));
                 *handle.start.lock() = Start::Waiting(old.supersede());
-                let rivals = old.rivals.lock().clone();
-                let retry_after = rivals.wait(Instant::now());
-                *handle.rivals.lock() = rivals;
+                let processes = old.processes.lock().clone();
+                let retry_after = processes.wait(Instant::now());
+                *handle.processes.lock() = processes;
                 old.mailbox.end(Goodbye {
                     reason: GoodbyeReason::Replaced,
                     message: format!("a newer connection of {node} took over"),
@@ -235,7 +235,7 @@ impl Registry {
     /// Whether a KubeEdge edge's current session must not be replaced, because another process has recently taken it
     /// over.
     pub(super) fn keeps_out(&self, node: &NodeId) -> bool {
-        self.get(node).is_some_and(|session| session.rivals.lock().are_kept_out(Instant::now()))
+        self.get(node).is_some_and(|session| session.processes.lock().are_kept_out(Instant::now()))
     }
 
     /// Whether a line about a node may be logged now, with the number of lines suppressed before. Every line that a

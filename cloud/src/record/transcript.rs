@@ -12,7 +12,7 @@ use tombolo_proto::session::kubeedge::kind_name;
 use tombolo_replay::{Event, Frame, Key, Line, TOMBOLO, Verb};
 use tombolo_runtime::files;
 
-use super::{NodeProtocol, Who};
+use super::{NodeProtocol, RecordedNode};
 
 /// Maximum size of a transcript in bytes; the recording of the node ends there.
 const TRANSCRIPT_LEN_MAX: usize = 16 * 1024 * 1024;
@@ -29,7 +29,7 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) async fn open(folder: &Path, who: &Who) -> io::Result<Self> {
+    pub(super) async fn open(folder: &Path, who: &RecordedNode) -> io::Result<Self> {
         let (end, dialect, transport) = match who.way {
             NodeProtocol::KubeEdge => ("jsonl".to_owned(), "kubeedge", "websocket".to_owned()),
             NodeProtocol::Tombolo(transport) => {

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tombolo_replay::{Event, Frame, Line, render};
 
 use super::transcript::Recording;
-use super::{Said, Seen, Told, Who, read};
+use super::{RecordedMessage, RecordedNode, Seen, WriterInput, read};
 
 /// Maximum number of transcripts; nodes that connect later are not recorded.
 const TRANSCRIPTS_MAX: usize = 1000;
@@ -19,7 +19,7 @@ const TRANSCRIPTS_MAX: usize = 1000;
 pub(super) struct Writer {
     pub(super) folder: PathBuf,
     /// `None` for recordings that have ended.
-    pub(super) transcripts: HashMap<Who, Option<Recording>>,
+    pub(super) transcripts: HashMap<RecordedNode, Option<Recording>>,
     /// Secrets are replaced by hashes that only this process can compute.
     pub(super) key: RandomState,
     /// Bytes that wait to be written.
@@ -27,21 +27,23 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) async fn run(mut self, mut told: mpsc::Receiver<Told>) {
-        while let Some(told) = told.recv().await {
-            let (who, written) = match told {
-                Told::Said { who, conn, at_us, up, said, weight } => {
+    pub(super) async fn run(mut self, mut input: mpsc::Receiver<WriterInput>) {
+        while let Some(input) = input.recv().await {
+            let (who, written) = match input {
+                WriterInput::Message { who, conn, at_us, up, message, weight } => {
                     self.waiting.fetch_sub(weight, Ordering::Relaxed);
-                    let written = self.said(&who, conn, at_us, up, said).await;
+                    let written = self.record_message(&who, conn, at_us, up, message).await;
                     (who, written)
                 }
-                Told::Seen { who, at_us, seen, weight } => {
+                WriterInput::Seen { who, at_us, seen, weight } => {
                     self.waiting.fetch_sub(weight, Ordering::Relaxed);
                     let written = self.seen(&who, at_us, seen).await;
                     (who, written)
                 }
-                Told::Lost { who } => (who, Err(io::Error::other("the disk is too slow to record messages"))),
-                Told::Finish(done) => {
+                WriterInput::Lost { who } => {
+                    (who, Err(io::Error::other("the disk is too slow to record messages")))
+                }
+                WriterInput::Finish(done) => {
                     self.finish().await;
                     // The requester may have stopped waiting.
                     let _ = done.send(());
@@ -62,14 +64,14 @@ impl Writer {
         }
     }
 
-    fn give_up(&mut self, who: &Who, problem: &io::Error) {
+    fn give_up(&mut self, who: &RecordedNode, problem: &io::Error) {
         if let Some(Some(_)) = self.transcripts.insert(who.clone(), None) {
             tracing::warn!(node = %who.node, %problem, "the recording of this node ends here");
         }
     }
 
     /// The transcript of a node. `None` when it has ended, or when there are too many.
-    async fn transcript(&mut self, who: &Who) -> io::Result<Option<&mut Recording>> {
+    async fn transcript(&mut self, who: &RecordedNode) -> io::Result<Option<&mut Recording>> {
         if !self.transcripts.contains_key(who) {
             let room = self.transcripts.len() < TRANSCRIPTS_MAX;
             let recording = if room { Some(Recording::open(&self.folder, who).await?) } else { None };
@@ -78,16 +80,23 @@ impl Writer {
         Ok(self.transcripts.get_mut(who).and_then(Option::as_mut))
     }
 
-    async fn said(&mut self, who: &Who, conn: u64, at_us: u64, up: bool, said: Said) -> io::Result<()> {
+    async fn record_message(
+        &mut self,
+        who: &RecordedNode,
+        conn: u64,
+        at_us: u64,
+        up: bool,
+        message: RecordedMessage,
+    ) -> io::Result<()> {
         let key = self.key.clone();
         let Some(recording) = self.transcript(who).await? else { return Ok(()) };
-        let mut frame = match said {
+        let mut frame = match message {
             // Text that is not JSON is not a message and cannot be replayed.
-            Said::Document(document) => match read::tree(&document)? {
+            RecordedMessage::Document(document) => match read::tree(&document)? {
                 Some(json) => Frame::new(json),
                 None => return Ok(()),
             },
-            Said::Frame(lane, frame) => {
+            RecordedMessage::Frame(lane, frame) => {
                 read::body(&frame)?;
                 let frame = render(conn, lane, &frame);
                 read::texts(frame.as_json())?;
@@ -102,7 +111,7 @@ impl Writer {
         recording.write(&Line { number: 0, at_us, conn: Some(conn), event }).await
     }
 
-    async fn seen(&mut self, who: &Who, at_us: u64, seen: Seen) -> io::Result<()> {
+    async fn seen(&mut self, who: &RecordedNode, at_us: u64, seen: Seen) -> io::Result<()> {
         let key = self.key.clone();
         let Some(recording) = self.transcript(who).await? else { return Ok(()) };
         match seen {

@@ -103,7 +103,7 @@ pub(super) fn address_record(name: Name, address: IpAddr) -> Record {
 }
 
 /// The name of a place, relative to the domain.
-pub(super) fn place_name(place: &dns::Place<'_>) -> String {
+pub(super) fn place_name(place: &dns::NamedAddress<'_>) -> String {
     let (service, namespace) = place.service;
     match &place.label {
         Some(label) => format!("{label}.{service}.{namespace}.svc"),

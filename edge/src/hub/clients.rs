@@ -10,7 +10,7 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::limits::REQUESTS_MAX;
 
 use super::{CallError, HubHandle};
-use crate::shares::{Place, Shares};
+use crate::shares::{HeldSlot, Shares};
 
 /// Requests reserved for the agent itself: registration, the outbox, discovery.
 const AGENT_RESERVED: usize = REQUESTS_MAX / 8;
@@ -50,7 +50,7 @@ pub(crate) struct SharedHub {
 #[derive(Debug)]
 pub(crate) struct RequestSlots {
     _all: OwnedSemaphorePermit,
-    _own: Option<Place<Caller>>,
+    _own: Option<HeldSlot<Caller>>,
 }
 
 impl SharedHub {

@@ -11,7 +11,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tombolo_apicore::accounts::{
-    BoundObject, Claims, Living, Place, Unverified, check_bound, check_times, identity,
+    BoundObject, Claims, KubernetesClaim, Living, Unverified, check_bound, check_times, identity,
 };
 use tombolo_apicore::auth::{BadCredentials, Identity};
 use tombolo_apicore::senders::name_of;
@@ -160,7 +160,13 @@ impl Accounts {
     }
 
     /// Checks that an object to which a token is bound still exists; none if it does.
-    fn judge_bound(&self, plural: &str, place: &Place, bound: &BoundObject, now: u64) -> Option<Finding> {
+    fn judge_bound(
+        &self,
+        plural: &str,
+        place: &KubernetesClaim,
+        bound: &BoundObject,
+        now: u64,
+    ) -> Option<Finding> {
         let key = ObjectKey::new(Resource::new("", "v1", plural), &place.namespace, &bound.name);
         let here = place.node.as_ref().is_some_and(|node| node.name == self.node.as_str());
         let object = match ServedStore::get(&self.store, &key) {

@@ -16,6 +16,9 @@ use crate::store::{CachedReply, Question, Store};
 /// dropped.
 const WAITING_MAX: usize = 256;
 
+/// Age in seconds after which a kept decision no longer applies: a week.
+pub(super) const DECISION_AGE_MAX: u64 = 7 * 86_400;
+
 /// Keeps decisions.
 pub(super) struct Decisions {
     store: Store,

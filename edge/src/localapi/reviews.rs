@@ -18,9 +18,8 @@ use tombolo_apicore::status::ApiError;
 
 use super::access::is_operator;
 use super::accounts::{Accounts, Finding};
-use super::decisions::Decisions;
+use super::decisions::{DECISION_AGE_MAX, Decisions};
 use super::pass::{Passed, pass};
-use super::rights::DECISION_AGE_MAX;
 use super::tokens::expiry;
 use crate::store::{CachedReply, Question};
 

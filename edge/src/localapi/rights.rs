@@ -15,7 +15,7 @@ use tombolo_apicore::auth::{Attributes, Identity};
 use tombolo_apicore::senders::name_of;
 
 use super::access::caller;
-use super::decisions::Decisions;
+use super::decisions::{DECISION_AGE_MAX, Decisions};
 use super::pass;
 use crate::fair::Fair;
 use crate::hub::SharedHub;
@@ -28,9 +28,6 @@ const REVIEW_INTERVAL: Duration = Duration::from_secs(300);
 /// Permissions in memory, at most. When there are more, the oldest one of the sender with most of them is removed and
 /// must be requested again.
 const REMEMBERED_MAX: usize = 1024;
-
-/// Age in seconds after which a kept decision no longer applies: a week.
-pub(super) const DECISION_AGE_MAX: u64 = 7 * 86_400;
 
 /// An unchanged decision is written again only after this time, in seconds. This keeps its age right and spares the
 /// disk.

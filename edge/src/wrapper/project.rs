@@ -11,7 +11,9 @@ use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::raw;
 use tombolo_apicore::store::{Expect, Mutation, Revision, Store, StoreError, Stored, Write, WriteStore};
 use tombolo_grid::local_api::{family_of_kubernetes, lead_to_local_api};
-use tombolo_grid::{BodyError, Carrier, Graph, Lead, Link, Node, OwnPods, Reach, ServiceName, Stays, prune};
+use tombolo_grid::{
+    BodyError, Carrier, Graph, Lead, Link, Node, NotRedirected, OwnPods, Reach, ServiceName, prune,
+};
 use tombolo_proto::object::{KeyMap, ObjectKey};
 use tracing::warn;
 
@@ -43,7 +45,7 @@ pub(super) struct Projector {
     /// Whether Services changed since they were last counted.
     services_changed: bool,
     /// The logged reasons why pods are not led to the local API.
-    told: BTreeSet<Stays>,
+    told: BTreeSet<NotRedirected>,
     room: Room,
     metrics: Arc<WrapperMetrics>,
 }
@@ -292,7 +294,7 @@ impl Projector {
     }
 
     /// Logs once for each reason that pods are not led to the local API although the settings require it.
-    fn tell(&mut self, object: &ObjectKey, why: &Stays) {
+    fn tell(&mut self, object: &ObjectKey, why: &NotRedirected) {
         // Annotations can produce any number of reasons.
         if self.told.len() < REASONS_MAX && self.told.insert(why.clone()) {
             warn!(

@@ -7,7 +7,7 @@ use super::records::{Endpoint, Port};
 
 /// One address behind a name, on one port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place<'z> {
+pub struct NamedAddress<'z> {
     /// Address.
     pub address: IpAddr,
     /// Label below the Service's name: the endpoint's; none for the Service's own address.
@@ -65,13 +65,13 @@ impl<'z> Places<'z> {
     }
 
     /// Each address on each of its ports.
-    pub fn iter(self) -> impl Iterator<Item = Place<'z>> {
+    pub fn iter(self) -> impl Iterator<Item = NamedAddress<'z>> {
         let Self { service, asked, .. } = self;
         self.groups().flat_map(move |group| {
             group.hosts(asked).flat_map(move |(address, endpoint)| {
                 group.ports(asked).map(move |port| {
                     let label = endpoint.map(Endpoint::label);
-                    Place { address, label, service, port: port.number }
+                    NamedAddress { address, label, service, port: port.number }
                 })
             })
         })

@@ -7,9 +7,9 @@ use std::sync::Arc;
 ///
 /// Only the `parse` functions create one, so it never holds a known keyword.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct OtherWord(Arc<str>);
+pub struct UnknownKeyword(Arc<str>);
 
-impl OtherWord {
+impl UnknownKeyword {
     pub(crate) fn new(text: &str) -> Self {
         Self(text.into())
     }
@@ -21,7 +21,7 @@ impl OtherWord {
     }
 }
 
-impl fmt::Debug for OtherWord {
+impl fmt::Debug for UnknownKeyword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
     }
@@ -36,7 +36,7 @@ macro_rules! open_words {
         pub enum $name {
             $($(#[$variant_doc])* $variant,)+
             /// Any other keyword.
-            Other($crate::message::OtherWord),
+            Other($crate::message::UnknownKeyword),
         }
 
         impl $name {
@@ -48,7 +48,7 @@ macro_rules! open_words {
             pub fn parse(text: &str) -> Self {
                 match text {
                     $($text => Self::$variant,)+
-                    _ => Self::Other($crate::message::OtherWord::new(text)),
+                    _ => Self::Other($crate::message::UnknownKeyword::new(text)),
                 }
             }
 

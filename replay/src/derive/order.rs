@@ -42,7 +42,7 @@ pub(super) fn ordered(transcript: &Transcript) -> Transcript {
 }
 
 /// One API line.
-struct Told {
+struct ApiLine {
     index: usize,
     verb: Verb,
     revision: String,
@@ -50,7 +50,7 @@ struct Told {
 
 struct LinePositions {
     of: Vec<LinePosition>,
-    by_uid: HashMap<String, Vec<Told>>,
+    by_uid: HashMap<String, Vec<ApiLine>>,
     /// Creations and deletions by name.
     by_key: HashMap<Key, Vec<(usize, Verb)>>,
 }
@@ -73,7 +73,7 @@ impl LinePositions {
                 let highest = newest.last().map_or(number, |(_, seen)| number.max(*seen));
                 newest.push((index, highest));
             }
-            positions.by_uid.entry(uid).or_default().push(Told { index, verb: *verb, revision });
+            positions.by_uid.entry(uid).or_default().push(ApiLine { index, verb: *verb, revision });
             if *verb != Verb::Update {
                 positions.by_key.entry(Key::of_object(object)).or_default().push((index, *verb));
             }
@@ -140,7 +140,7 @@ impl LinePositions {
     }
 
     /// Lines of an object that come after this line.
-    fn late(&self, uid: &str, at: usize, wanted: impl Fn(&Told) -> bool) -> Vec<usize> {
+    fn late(&self, uid: &str, at: usize, wanted: impl Fn(&ApiLine) -> bool) -> Vec<usize> {
         let lines = self.by_uid.get(uid).into_iter().flatten();
         lines.filter(|told| told.index > at && wanted(told)).map(|told| told.index).collect()
     }

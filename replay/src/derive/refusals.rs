@@ -10,14 +10,14 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-use super::{Fact, ObservedApiState, What, is_newer, version};
+use super::{Fact, FactKind, ObservedApiState, is_newer, version};
 use crate::frame::{Frame, Key};
 use crate::transcript::Verb;
 use crate::value::strip;
 
 /// Why a write was refused. Closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum WriteRefusal {
     /// An object of this name existed.
     Exists,
     /// The object had another version.
@@ -30,7 +30,7 @@ enum Why {
 #[derive(Debug)]
 pub(super) struct RefusedWrite {
     key: Key,
-    why: Why,
+    why: WriteRefusal,
     /// The object that the request would have created.
     asked: Value,
     /// The state that later frames show, before the edge wrote to it.
@@ -51,7 +51,7 @@ pub(super) struct Listed {
 const NO_INCARNATION: [&str; 2] = ["UID in object meta:", "no existing object was found"];
 
 /// What the refusal of a write proves; `None` if it proves nothing about the object of the write.
-pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
+pub(super) fn of(request: &Frame, reply: &Frame) -> Option<FactKind> {
     let (status, key) = (reply.status()?, request.key()?);
     // The missing object may be the namespace, or another object that this one refers to.
     if status.pointer("/details/name").and_then(Value::as_str) != Some(&key.name) {
@@ -59,26 +59,26 @@ pub(super) fn of(request: &Frame, reply: &Frame) -> Option<What> {
     }
     let said = status["message"].as_str().unwrap_or_default();
     let why = match status["reason"].as_str()? {
-        "NotFound" => return Some(What::Absent(key, None)),
+        "NotFound" => return Some(FactKind::Absent(key, None)),
         "Conflict" if NO_INCARNATION.iter().any(|end| said.trim_end().ends_with(end)) => {
-            return Some(What::Absent(key, None));
+            return Some(FactKind::Absent(key, None));
         }
-        "AlreadyExists" => Why::Exists,
-        "Conflict" if said.contains("Precondition failed: UID") => Why::Replaced,
+        "AlreadyExists" => WriteRefusal::Exists,
+        "Conflict" if said.contains("Precondition failed: UID") => WriteRefusal::Replaced,
         // A patch cannot turn an object into another incarnation.
-        "Invalid" if said.contains("metadata.uid: Invalid value") => Why::Replaced,
-        "Conflict" => Why::Changed,
+        "Invalid" if said.contains("metadata.uid: Invalid value") => WriteRefusal::Replaced,
+        "Conflict" => WriteRefusal::Changed,
         _ => return None,
     };
     let mut asked =
         request.asked().filter(|asked| asked["metadata"]["name"] == *key.name).unwrap_or_default();
     strip(&mut asked, &["uid", "resourceVersion"]);
-    Some(What::Refused(RefusedWrite { key, why, asked, later: None }))
+    Some(FactKind::Refused(RefusedWrite { key, why, asked, later: None }))
 }
 
 /// The answer to an application's list proves that no other objects exist. A list with a selector, or a part of a list,
 /// proves nothing.
-pub(super) fn listed(request: &Frame, reply: &Frame) -> Option<What> {
+pub(super) fn listed(request: &Frame, reply: &Frame) -> Option<FactKind> {
     if request.application("Verb") != "list" || reply.application("Status") != "Approved" {
         return None;
     }
@@ -93,14 +93,14 @@ pub(super) fn listed(request: &Frame, reply: &Frame) -> Option<What> {
     let record = request.application("Key");
     let namespace = record.split('/').nth(4).filter(|namespace| *namespace != "null").unwrap_or_default();
     let keys = reply.objects().iter().map(Key::of_object).collect();
-    Some(What::Listed(Listed { kind, namespace: namespace.to_owned(), keys }))
+    Some(FactKind::Listed(Listed { kind, namespace: namespace.to_owned(), keys }))
 }
 
 /// The facts, with the later state of each object for which a write was refused.
 pub(super) fn with_evidence(mut facts: Vec<Fact>) -> Vec<Fact> {
     for position in 0..facts.len() {
         let (before, after) = facts.split_at_mut(position + 1);
-        if let Some(Fact { what: What::Refused(refused), .. }) = before.last_mut() {
+        if let Some(Fact { what: FactKind::Refused(refused), .. }) = before.last_mut() {
             let shown = after.iter().filter_map(|fact| fact.what.object());
             refused.later = shown.into_iter().find(|object| Key::of_object(object) == refused.key);
         }
@@ -126,17 +126,17 @@ impl ObservedApiState {
         let later = later.filter(|later| {
             let ((uid, revision), known) = (version(later), known.as_ref().map(version));
             known.is_none_or(|(same, newest)| match why {
-                Why::Exists => false,
-                Why::Changed => uid == same && is_newer(&revision, &newest),
-                Why::Replaced => uid != same,
+                WriteRefusal::Exists => false,
+                WriteRefusal::Changed => uid == same && is_newer(&revision, &newest),
+                WriteRefusal::Replaced => uid != same,
             })
         });
         match (later, known, why) {
             (Some(later), ..) => self.exists(later),
-            (None, None, Why::Exists) if asked["kind"].is_string() => vec![(Verb::Create, asked)],
-            (None, None, _) | (None, Some(_), Why::Exists) => Vec::new(),
-            (None, Some(known), Why::Changed) => vec![(Verb::Update, touched(known))],
-            (None, Some(known), Why::Replaced) => {
+            (None, None, WriteRefusal::Exists) if asked["kind"].is_string() => vec![(Verb::Create, asked)],
+            (None, None, _) | (None, Some(_), WriteRefusal::Exists) => Vec::new(),
+            (None, Some(known), WriteRefusal::Changed) => vec![(Verb::Update, touched(known))],
+            (None, Some(known), WriteRefusal::Replaced) => {
                 self.ended.insert(version(&known).0);
                 let mut other = known.clone();
                 strip(&mut other, &["uid", "resourceVersion"]);

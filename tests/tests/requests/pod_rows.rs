@@ -54,7 +54,7 @@ pub(crate) async fn podstatus(stage: &Stage) {
     for other in ["theirs", "nobody"] {
         let resource = stage.path("podstatus", other);
         peer.ask("update", &resource, report(other)).await.done(&resource);
-        expelled(peer, &stage.path("pod", other)).await;
+        deletion_is_resent(peer, &stage.path("pod", other)).await;
     }
     assert_ne!(stage.live("pod", "theirs")["status"]["message"], "theirs");
     for content in [json!("no report"), json!({"Name": "mine"}), json!([{"Name": "../x", "Status": {}}])] {
@@ -63,7 +63,7 @@ pub(crate) async fn podstatus(stage: &Stage) {
     }
 }
 
-async fn expelled(peer: &Peer, path: &str) {
+async fn deletion_is_resent(peer: &Peer, path: &str) {
     let Peer::KubeEdge(node) = peer else { return };
     let again = |pushed: &Delivery| pushed.operation == "delete" && pushed.resource == path;
     node.until("the deletion of a pod that it should not have", |store| store.delivered.iter().any(again))

@@ -8,7 +8,7 @@ use super::walk::top;
 
 /// How a change is reported.
 #[derive(Clone, Copy)]
-enum How {
+enum ChangeRefusal {
     /// As an immutable field.
     Immutable,
     /// As an invalid value, with this message.
@@ -17,10 +17,10 @@ enum How {
     Forbidden(&'static str),
 }
 
-use How::{Forbidden, Immutable, Invalid};
+use ChangeRefusal::{Forbidden, Immutable, Invalid};
 
 /// Group, kind, field and kind of error. Kinds that need more than a comparison have their own functions.
-const FIELDS: [(&str, &str, &str, How); 34] = [
+const FIELDS: [(&str, &str, &str, ChangeRefusal); 34] = [
     ("apps", "ControllerRevision", "data", Immutable),
     ("apps", "DaemonSet", "spec.selector", Immutable),
     ("apps", "Deployment", "spec.selector", Immutable),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::field::{Errors, Field};
 use super::pod::affinity::node_selector;
-use super::pod::sources::{self, Of};
+use super::pod::sources::{self, VolumeOwner};
 use super::quantities::parse;
 use super::{FieldError, IMMUTABLE, claims, names};
 use tombolo_apicore::value::{at, text};
@@ -140,7 +140,7 @@ fn sources(volume: &Value, spec: &Field<'_, '_>, errors: &mut Errors) {
             continue;
         }
         given = true;
-        sources::source(key, &source, Of::Volume { name }, errors);
+        sources::source(key, &source, VolumeOwner::Volume { name }, errors);
         if key == "local" && !spec.child("nodeAffinity").is_set() {
             errors.push(spec.child("nodeAffinity").required("Local volume requires node affinity"));
         }

@@ -58,7 +58,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use tombolo_apicore::accounts::Place;
+    use tombolo_apicore::accounts::KubernetesClaim;
 
     use super::super::tokens::ISSUER;
     use super::*;
@@ -76,7 +76,7 @@ mod tests {
         let named = |name: &str| json!({"metadata": {"namespace": "shop", "name": name}});
         let account = objects.create(core("serviceaccounts"), named("till")).await.unwrap();
         let pod = objects.create(core("pods"), named("p")).await.unwrap();
-        let place = Place {
+        let place = KubernetesClaim {
             namespace: "shop".into(),
             node: Some(BoundObject { name: "n".into(), uid: "node-uid".into() }),
             pod: Some(BoundObject { name: "p".into(), uid: pod.uid.to_string() }),

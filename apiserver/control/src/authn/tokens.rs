@@ -70,7 +70,7 @@ impl TokenKey {
 mod tests {
     use std::time::Duration;
 
-    use tombolo_apicore::accounts::{BoundObject, Place};
+    use tombolo_apicore::accounts::{BoundObject, KubernetesClaim};
 
     use super::*;
 
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_token_reads_back_only_with_its_own_key_and_issuer() {
         let key_ = key();
-        let place = Place {
+        let place = KubernetesClaim {
             namespace: "shop".into(),
             node: None,
             pod: Some(BoundObject { name: "p".into(), uid: "1".into() }),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use serde_json::{Value, json};
-use tombolo_apicore::accounts::{BoundObject, Claims, Place};
+use tombolo_apicore::accounts::{BoundObject, Claims, KubernetesClaim};
 use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::status::{ApiError, Cause};
@@ -97,8 +97,8 @@ impl Tokens {
     }
 
     /// The objects that the token is bound to.
-    fn place(&self, account: &Object, body: &Value) -> Result<Place, ApiError> {
-        let mut place = Place {
+    fn place(&self, account: &Object, body: &Value) -> Result<KubernetesClaim, ApiError> {
+        let mut place = KubernetesClaim {
             namespace: account.key.namespace().to_owned(),
             node: None,
             pod: None,

@@ -18,7 +18,7 @@ pub struct BoundObject {
 
 /// The claim `kubernetes.io`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct KubernetesClaim {
     /// Namespace of the account and of the bound object.
     pub namespace: String,
     /// Node that the bound pod runs on, or that the token is bound to.
@@ -53,7 +53,7 @@ pub struct Claims {
     pub jti: String,
     /// The account and the objects that the token is bound to.
     #[serde(rename = "kubernetes.io")]
-    pub place: Place,
+    pub place: KubernetesClaim,
     /// Start of validity.
     pub nbf: u64,
     /// User name.
@@ -66,7 +66,7 @@ impl Claims {
     pub fn new(
         issuer: &str,
         id: String,
-        place: Place,
+        place: KubernetesClaim,
         audiences: Vec<String>,
         now: u64,
         life: Duration,
@@ -89,7 +89,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn claims() -> Claims {
-        let place = Place {
+        let place = KubernetesClaim {
             namespace: "shop".into(),
             node: None,
             pod: None,

@@ -277,7 +277,7 @@ pub(crate) struct Judgement {
 pub(crate) fn judge(place: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Judgement {
     let mut judge =
         Judge { budget: Budget { left: COST_MAX }, judgement: Judgement::default(), is_stopped: false };
-    judge.walk(place, &Spot { value, old, ancestor: None }, "");
+    judge.walk(place, &ValueWithOld { value, old, ancestor: None }, "");
     judge.judgement
 }
 
@@ -288,14 +288,14 @@ struct Judge {
 }
 
 /// A value with its old value.
-struct Spot<'a> {
+struct ValueWithOld<'a> {
     value: &'a Value,
     old: Option<&'a Value>,
     /// The nearest enclosing value that has an old value, with that.
     ancestor: Option<(&'a Value, &'a Value)>,
 }
 
-impl<'a> Spot<'a> {
+impl<'a> ValueWithOld<'a> {
     fn below(&self, value: &'a Value, old: Option<&'a Value>) -> Self {
         let ancestor = self.old.map(|old| (self.value, old)).or(self.ancestor);
         Self { value, old: old.filter(|old| !old.is_null()), ancestor }
@@ -311,16 +311,16 @@ impl<'a> Spot<'a> {
 }
 
 impl Judge {
-    fn walk(&mut self, place: SchemaPosition<'_>, spot: &Spot<'_>, path: &str) {
+    fn walk(&mut self, place: SchemaPosition<'_>, pair: &ValueWithOld<'_>, path: &str) {
         let node = place.node();
-        let Some(checks) = node.checks.as_ref().filter(|_| !spot.value.is_null()) else { return };
+        let Some(checks) = node.checks.as_ref().filter(|_| !pair.value.is_null()) else { return };
         for rule in &checks.rules {
             if self.is_stopped || self.judgement.errors.len() >= CAUSES_MAX {
                 return;
             }
-            if let Err(failure) = rule.check(spot.value, spot.old, &mut self.budget) {
+            if let Err(failure) = rule.check(pair.value, pair.old, &mut self.budget) {
                 self.is_stopped = failure.consequence == Consequence::Stopped;
-                let kept = failure.consequence == Consequence::RefusedWhenChanged && spot.is_unchanged();
+                let kept = failure.consequence == Consequence::RefusedWhenChanged && pair.is_unchanged();
                 let Judgement { errors, overlooked } = &mut self.judgement;
                 let list = if kept { overlooked } else { errors };
                 if list.len() < CAUSES_MAX {
@@ -328,21 +328,21 @@ impl Judge {
                 }
             }
         }
-        match (&node.shape, spot.value) {
+        match (&node.shape, pair.value) {
             (Shape::Struct(_) | Shape::Map { .. }, Value::Object(members)) => {
                 let is_map = matches!(node.shape, Shape::Map { .. });
                 for (key, item) in members {
-                    let before = spot.old.and_then(|old| old.get(key));
+                    let before = pair.old.and_then(|old| old.get(key));
                     let at = if is_map { format!("{path}[{key}]") } else { join(path, key) };
-                    self.walk(place.child(key).0, &spot.below(item, before), &at);
+                    self.walk(place.child(key).0, &pair.below(item, before), &at);
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
-                let before = correlate::Items::new(list, spot.old);
+                let before = correlate::Items::new(list, pair.old);
                 for (index, item) in items.iter().enumerate() {
                     self.walk(
                         place.item(),
-                        &spot.below(item, before.find(item)),
+                        &pair.below(item, before.find(item)),
                         &format!("{path}[{index}]"),
                     );
                 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result};
+use tombolo_apiserver::version;
 
 /// Folder of the envtest convention.
 const ASSETS_VARIABLE: &str = "KUBEBUILDER_ASSETS";
@@ -69,9 +70,10 @@ impl Places {
             None => format!("{ASSETS_VARIABLE} (not set)"),
         };
         let cache = self.cache.as_ref().map(|cache| format!(" nor below {}", cache.display()));
+        let (major, minor) = version::numbers();
         format!(
             "--controllers needs {name}, which is neither in {assets} nor in PATH{}: build it with \
-             `cargo xtask components`, or put the binaries of Kubernetes 1.36 into PATH",
+             `cargo xtask components`, or put the binaries of Kubernetes {major}.{minor} into PATH",
             cache.unwrap_or_default()
         )
     }

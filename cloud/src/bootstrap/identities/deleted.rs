@@ -63,7 +63,7 @@ impl Deletions {
 impl Identities {
     /// A Node that was deleted before it was bound ends its certificate.
     pub(super) async fn node_gone(&self, node: &NodeId, facts: &NodeFacts) {
-        let Some(entry) = self.shelf.get(node) else { return };
+        let Some(entry) = self.shards.get(node) else { return };
         let deletion = Deletion { facts: facts.clone(), keys: entry.keys.clone() };
         if deletion.end(&entry).is_none() {
             return;

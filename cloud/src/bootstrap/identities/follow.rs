@@ -46,7 +46,7 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
     // are known.
     let asked = |event| {
         let begins = matches!(event, ObjectEvent::RelistStart);
-        (event, begins.then(|| identities.shelf.versions()))
+        (event, begins.then(|| identities.shards.versions()))
     };
     let taking = async {
         let mut listing = None;
@@ -97,7 +97,7 @@ impl Identities {
         let version = secret.metadata.resource_version.as_deref().unwrap_or_default();
         let data: SecretData =
             secret.data.iter().flatten().map(|(key, value)| (key.clone(), value.0.clone())).collect();
-        if self.shelf.take(name, version, &data, listing) {
+        if self.shards.take(name, version, &data, listing) {
             self.changed.send_modify(|count| *count += 1);
         }
     }

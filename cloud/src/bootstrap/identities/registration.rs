@@ -119,14 +119,14 @@ impl Identities {
     ) -> Result<Result<Registration, Denied>, IdentityError> {
         let mut registration = Registration::new(self, node);
         let (entry, uid) = self.memory(node);
-        let bound = entry.and_then(|entry| entry.uid).filter(|_| self.shelf.is_known());
+        let bound = entry.and_then(|entry| entry.uid).filter(|_| self.shards.is_known());
         if bound.is_some() && uid == Some(bound) {
             // An agent that restarts.
             return Ok(Ok(registration));
         }
         for _ in 0..ATTEMPTS {
             // The Node is read after this, and its state may be older than any later record.
-            let known = self.shelf.get(node);
+            let known = self.shards.get(node);
             let state = self.nodes.state(node).await?;
             match (state.uid(), self.pauses.left(node)) {
                 (Some(_), _) => self.pauses.over(node),

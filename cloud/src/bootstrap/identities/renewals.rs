@@ -74,7 +74,7 @@ impl Entry {
 impl Identities {
     /// How long a node must wait before the next renewal with a certificate, as far as known here.
     pub(crate) fn renewal_pause(&self, node: &NodeId, with: &PeerCertificate) -> Option<Duration> {
-        self.shelf.get(node)?.pause_left(with, self.now())
+        self.shards.get(node)?.pause_left(with, self.now())
     }
 
     /// Records a renewal with a certificate, which must still be in force.

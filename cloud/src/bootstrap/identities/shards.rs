@@ -46,13 +46,13 @@ struct Shard {
 
 /// All records, as far as they are known here.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Shards {
     shards: [Mutex<Shard>; SHARDS],
     /// Serialises this process's writes to each Secret: concurrent ones would only conflict.
     writing: [tokio::sync::Mutex<()>; SHARDS],
 }
 
-impl Shelf {
+impl Shards {
     /// Whether every Secret has been read.
     pub(super) fn is_known(&self) -> bool {
         self.versions().iter().all(|version| *version > 0)

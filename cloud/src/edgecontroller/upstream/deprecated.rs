@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use tombolo_proto::message::{Content, StatusError};
 use tombolo_proto::{NodeId, ObjectKey};
 
-use super::message::{NamespacedName, STRATEGIC, Said, into_result};
+use super::message::{NamespacedName, ReplyContent, STRATEGIC, into_result};
 use super::objects::{done, is_settled};
 use super::order::Position;
 use super::{Upstream, heartbeat};
@@ -160,19 +160,19 @@ impl Upstream {
         target: NamespacedName<'_>,
         content: &Content,
         position: Option<&Position>,
-    ) -> Said {
+    ) -> ReplyContent {
         let path = format!("/api/v1/nodes/{}", target.name);
         let live = match self.as_node(node, ApiCall::get(path.as_str())).await {
             Ok(body) => body,
-            Err(error) => return Said::Refused(error.message),
+            Err(error) => return ReplyContent::Refused(error.message),
         };
         let key = ObjectKey::new(resources::nodes(), "", target.name);
         if let Err(conflict) = self.may_follow(node, position, &key, &live).await {
-            return Said::Refused(conflict.message);
+            return ReplyContent::Refused(conflict.message);
         }
         let patch = match node_patch(&content.payload(), &live, self.heartbeat_age_max) {
             Ok(patch) => patch,
-            Err(sentence) => return Said::Refused(sentence),
+            Err(sentence) => return ReplyContent::Refused(sentence),
         };
         let call = ApiCall::patch(format!("{path}/status"), STRATEGIC, patch.into());
         let written = self.as_node(node, call).await;
@@ -190,30 +190,30 @@ impl Upstream {
         target: NamespacedName<'_>,
         content: &Content,
         position: Option<&Position>,
-    ) -> Said {
+    ) -> ReplyContent {
         let payload = content.payload();
         let reports = match reports_of(&payload) {
             Ok(reports) => reports,
-            Err(sentence) => return Said::Refused(sentence),
+            Err(sentence) => return ReplyContent::Refused(sentence),
         };
-        let mut expelled = Vec::new();
+        let mut deleted_pods = Vec::new();
         for report in reports {
             let report: Option<PodReport<'_>> = serde_json::from_str(report.get()).ok();
             let Some(report) = report.filter(|report| is_object(report.status.get().as_bytes())) else {
-                return Said::Refused("a pod status lacks its name or status".to_owned());
+                return ReplyContent::Refused("a pod status lacks its name or status".to_owned());
             };
             let name = if target.name.is_empty() { &*report.name } else { target.name };
             if !crate::kube::is_path_segment(name) {
-                return Said::Refused("a pod status lacks its name or status".to_owned());
+                return ReplyContent::Refused("a pod status lacks its name or status".to_owned());
             }
             let key = ObjectKey::new(resources::pods(), target.namespace, name);
             match self.report_pod(node, &key, &report, position).await {
                 Ok(true) => {}
-                Ok(false) => expelled.push(key),
-                Err(error) => return Said::Refused(error.message),
+                Ok(false) => deleted_pods.push(key),
+                Err(error) => return ReplyContent::Refused(error.message),
             }
         }
-        Said::Expelled(expelled)
+        ReplyContent::DeletedPods(deleted_pods)
     }
 
     /// Writes one pod's status. False when the pod no longer exists, or another one has its name.
@@ -254,30 +254,30 @@ impl Upstream {
     }
 
     /// The pods of the node, as an array.
-    pub(super) async fn list_pods(&self, node: &NodeId) -> Said {
+    pub(super) async fn list_pods(&self, node: &NodeId) -> ReplyContent {
         let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
         let body = match self.as_node(node, ApiCall::get(path)).await {
             Ok(body) => body,
-            Err(error) => return Said::Refused(error.message),
+            Err(error) => return ReplyContent::Refused(error.message),
         };
         match array_of(&body) {
-            Ok(pods) => Said::List(pods),
-            Err(why) => Said::Refused(format!("the API server's answer cannot be used: {why}")),
+            Ok(pods) => ReplyContent::List(pods),
+            Err(why) => ReplyContent::Refused(format!("the API server's answer cannot be used: {why}")),
         }
     }
 
     /// The cluster's CA bundle in PEM: the one that every namespace contains.
-    pub(super) async fn ca_certificate(&self, node: &NodeId) -> Said {
+    pub(super) async fn ca_certificate(&self, node: &NodeId) -> ReplyContent {
         let path = path_of(&resources::configmaps(), "kube-system", "kube-root-ca.crt");
         match into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await) {
             Ok(body) => {
                 let object: Value = serde_json::from_slice(&body).unwrap_or_default();
                 match object.pointer("/data/ca.crt").and_then(Value::as_str) {
-                    Some(pem) => Said::Text(pem.to_owned()),
-                    None => Said::Refused("ConfigMap kube-root-ca.crt has no ca.crt".to_owned()),
+                    Some(pem) => ReplyContent::Text(pem.to_owned()),
+                    None => ReplyContent::Refused("ConfigMap kube-root-ca.crt has no ca.crt".to_owned()),
                 }
             }
-            Err(error) => Said::Refused(error.message),
+            Err(error) => ReplyContent::Refused(error.message),
         }
     }
 }

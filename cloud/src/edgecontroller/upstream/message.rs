@@ -25,7 +25,7 @@ pub(super) struct NamespacedName<'a> {
 
 /// The content of a reply, before it is put into a message.
 #[derive(Debug)]
-pub(super) enum Said {
+pub(super) enum ReplyContent {
     /// `{"Object": .., "Err": ..}`; the flag tells whether the header names the object's version.
     Wrap(Outcome, bool),
     /// The object itself, or an error.
@@ -33,7 +33,7 @@ pub(super) enum Said {
     /// `"OK"`, with the version of the written object.
     Done(String),
     /// `"OK"` for a report of pods; the listed pods no longer exist.
-    Expelled(Vec<ObjectKey>),
+    DeletedPods(Vec<ObjectKey>),
     /// A bare list of objects.
     List(Content),
     /// A text.
@@ -51,18 +51,18 @@ impl Upstream {
         position: Option<&Position>,
     ) -> (Message, Vec<ObjectKey>) {
         match self.run(node, &request, position).await {
-            Said::Expelled(pods) => (reply(&request, Said::Done(String::new())), pods),
+            ReplyContent::DeletedPods(pods) => (reply(&request, ReplyContent::Done(String::new())), pods),
             said => (reply(&request, said), Vec::new()),
         }
     }
 
-    async fn run(&self, node: &NodeId, request: &Message, position: Option<&Position>) -> Said {
+    async fn run(&self, node: &NodeId, request: &Message, position: Option<&Position>) -> ReplyContent {
         if request.route.resource.local == LocalPath::CaCertificate {
             return self.ca_certificate(node).await;
         }
         let path = match object_of(request) {
             Ok(path) => path,
-            Err(sentence) => return Said::Refused(sentence),
+            Err(sentence) => return ReplyContent::Refused(sentence),
         };
         let (namespace, name) = (path.namespace(), path.name.as_deref().unwrap_or_default());
         let (target, content) = (NamespacedName { namespace, name }, &request.content);
@@ -115,7 +115,7 @@ impl Upstream {
             }
             (Type::RuleStatus, Op::Update) => self.rule_status(node, target, content).await,
             (Type::Event, Op::Insert | Op::Update | Op::Patch) => self.event(node, target, request).await,
-            (kind, operation) => Said::Refused(format!(
+            (kind, operation) => ReplyContent::Refused(format!(
                 "unknown operation: {:?} of {:?} is not supported",
                 operation.as_str(),
                 kind.as_str()
@@ -129,8 +129,8 @@ impl Upstream {
     }
 
     /// Reads one object as the node.
-    pub(super) async fn read(&self, node: &NodeId, path: &str) -> Said {
-        Said::Object(outcome(self.as_node(node, ApiCall::get(path)).await))
+    pub(super) async fn read(&self, node: &NodeId, path: &str) -> ReplyContent {
+        ReplyContent::Object(outcome(self.as_node(node, ApiCall::get(path)).await))
     }
 
     /// Writes the message's object as the node.
@@ -141,11 +141,11 @@ impl Upstream {
         path: &str,
         content: &Content,
         versioned: bool,
-    ) -> Said {
+    ) -> ReplyContent {
         let Some(call) = object_call(method, path, content) else {
             return malformed("the content is not an object");
         };
-        Said::Wrap(outcome(self.as_node(node, call).await), versioned)
+        ReplyContent::Wrap(outcome(self.as_node(node, call).await), versioned)
     }
 
     /// Applies a strategic merge patch whose text is the message's content.
@@ -155,7 +155,7 @@ impl Upstream {
         path: &str,
         content: &Content,
         position: Option<&Position>,
-    ) -> Said {
+    ) -> ReplyContent {
         // The API server accepts `null` as a patch that changes nothing.
         let payload = content.payload();
         if is_large(&payload) {
@@ -166,7 +166,7 @@ impl Upstream {
         }
         let patch = Bytes::from(payload.into_owned());
         let call = ApiCall::patch(path, STRATEGIC, patch);
-        Said::Wrap(outcome(into_result(self.patch_in_order(node, position, call).await)), true)
+        ReplyContent::Wrap(outcome(into_result(self.patch_in_order(node, position, call).await)), true)
     }
 }
 
@@ -226,8 +226,8 @@ pub(super) fn object_call(method: Method, path: impl Into<String>, content: &Con
 }
 
 /// The answer to a change whose content is unusable.
-pub(super) fn malformed(sentence: &str) -> Said {
-    Said::Wrap(Outcome::Failed(StatusError::new(400, "BadRequest", sentence)), false)
+pub(super) fn malformed(sentence: &str) -> ReplyContent {
+    ReplyContent::Wrap(Outcome::Failed(StatusError::new(400, "BadRequest", sentence)), false)
 }
 
 /// Content type of Kubernetes' own patches.
@@ -254,7 +254,7 @@ pub(super) fn outcome(result: Result<Bytes, Box<StatusError>>) -> Outcome {
     }
 }
 
-fn reply(request: &Message, said: Said) -> Message {
+fn reply(request: &Message, said: ReplyContent) -> Message {
     let resource = reply_resource(&request.route.resource);
     let with = |content: Content, revision: &str| {
         request
@@ -262,27 +262,27 @@ fn reply(request: &Message, said: Said) -> Message {
             .with_resource_version(revision)
     };
     match said {
-        Said::Wrap(outcome, versioned) => {
+        ReplyContent::Wrap(outcome, versioned) => {
             let revision = match &outcome {
                 Outcome::Done(object) if versioned => version_of(object.as_json()),
                 _ => String::new(),
             };
             with(outcome.to_content(), &revision)
         }
-        Said::Object(Outcome::Done(object)) => {
+        ReplyContent::Object(Outcome::Done(object)) => {
             let revision = version_of(object.as_json());
             with(object, &revision)
         }
         // A KubeEdge edge stores whatever a response contains as the object, so a failure must be an error message
         // (docs/reference/kubeedge.md#safe-answers).
-        Said::Object(Outcome::Failed(error)) => {
+        ReplyContent::Object(Outcome::Failed(error)) => {
             request.controller_error(fresh_id(), now_millis(), &error.message)
         }
-        Said::Done(revision) => with(Content::ok(), &revision),
-        Said::Expelled(_) => with(Content::ok(), ""),
-        Said::List(objects) => with(objects, ""),
-        Said::Text(text) => with(Content::text(&text), ""),
-        Said::Refused(sentence) => request.controller_error(fresh_id(), now_millis(), &sentence),
+        ReplyContent::Done(revision) => with(Content::ok(), &revision),
+        ReplyContent::DeletedPods(_) => with(Content::ok(), ""),
+        ReplyContent::List(objects) => with(objects, ""),
+        ReplyContent::Text(text) => with(Content::text(&text), ""),
+        ReplyContent::Refused(sentence) => request.controller_error(fresh_id(), now_millis(), &sentence),
     }
 }
 

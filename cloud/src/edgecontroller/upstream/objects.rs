@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tombolo_proto::message::{Content, Message, Operation, Outcome, StatusError, is_passing};
 use tombolo_proto::{NodeId, Uid};
 
-use super::message::{NamespacedName, STRATEGIC, Said, body_of, malformed, object_call, outcome};
+use super::message::{NamespacedName, ReplyContent, STRATEGIC, body_of, malformed, object_call, outcome};
 use super::{LABEL_PATIENCE, LABEL_RETRY, LEASE_NAMESPACE, TOKEN_PATIENCE, TOKEN_RETRY, Upstream, labels};
 use crate::edgecontroller::written::version_of;
 use crate::kube::{Answer, ApiCall, CallError, Caller, TreeError, read_tree};
@@ -21,11 +21,11 @@ impl Upstream {
         node: &NodeId,
         target: NamespacedName<'_>,
         content: &Content,
-    ) -> Said {
+    ) -> ReplyContent {
         if target.name != node.as_str() {
             let sentence =
                 format!("node {node} cannot register node {:?}: a node registers only itself", target.name);
-            return Said::Wrap(Outcome::Failed(StatusError::new(403, "Forbidden", &sentence)), false);
+            return ReplyContent::Wrap(Outcome::Failed(StatusError::new(403, "Forbidden", &sentence)), false);
         }
         let (call, granted) = match creation(target, content) {
             Ok(creation) => creation,
@@ -35,10 +35,10 @@ impl Upstream {
         let body = match created.and_then(body_of) {
             Ok(body) if granted.is_empty() => body,
             Ok(body) => self.grant_labels(node, &granted.into(), body).await,
-            Err(error) => return Said::Wrap(Outcome::Failed(*error), false),
+            Err(error) => return ReplyContent::Wrap(Outcome::Failed(*error), false),
         };
         self.registered(node, &body);
-        Said::Wrap(outcome(Ok(body)), false)
+        ReplyContent::Wrap(outcome(Ok(body)), false)
     }
 
     /// Adds labels as cloudcore, and retries while the API server is overloaded. The node exists by now, so a failure
@@ -68,10 +68,10 @@ impl Upstream {
         node: &NodeId,
         target: NamespacedName<'_>,
         content: &Content,
-    ) -> Said {
+    ) -> ReplyContent {
         match change(target, content) {
             Ok(call) => done(self.as_node(node, call).await),
-            Err(sentence) => Said::Refused(sentence),
+            Err(sentence) => ReplyContent::Refused(sentence),
         }
     }
 
@@ -81,16 +81,16 @@ impl Upstream {
         node: &NodeId,
         target: NamespacedName<'_>,
         content: &Content,
-    ) -> Said {
+    ) -> ReplyContent {
         let path = format!("/api/v1/nodes/{}", target.name);
         match self.as_node(node, ApiCall::get(path)).await {
-            Ok(_) => return Said::Done(String::new()),
-            Err(error) if error.code != 404 => return Said::Refused(error.message),
+            Ok(_) => return ReplyContent::Done(String::new()),
+            Err(error) if error.code != 404 => return ReplyContent::Refused(error.message),
             Err(_) => {}
         }
         match self.create_node(node, target, content).await {
-            Said::Wrap(Outcome::Done(_), _) => Said::Done(String::new()),
-            Said::Wrap(Outcome::Failed(error), _) => Said::Refused(error.message),
+            ReplyContent::Wrap(Outcome::Done(_), _) => ReplyContent::Done(String::new()),
+            ReplyContent::Wrap(Outcome::Failed(error), _) => ReplyContent::Refused(error.message),
             other => other,
         }
     }
@@ -101,7 +101,7 @@ impl Upstream {
         node: &NodeId,
         target: NamespacedName<'_>,
         content: &Content,
-    ) -> Said {
+    ) -> ReplyContent {
         let path = format!("/api/v1/namespaces/{}/pods/{}", target.namespace, target.name);
         let call = match object_call(Method::DELETE, path.as_str(), content) {
             Some(call) => call,
@@ -110,34 +110,48 @@ impl Upstream {
                     let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
                     ApiCall::json(Method::DELETE, path, &options)
                 }
-                _ => return Said::Refused("the content is neither DeleteOptions nor a UID".to_owned()),
+                _ => {
+                    return ReplyContent::Refused(
+                        "the content is neither DeleteOptions nor a UID".to_owned(),
+                    );
+                }
             },
         };
         match self.as_node(node, call).await {
-            Ok(_) => Said::Done(String::new()),
-            Err(error) if is_settled(&error) => Said::Done(String::new()),
-            Err(error) => Said::Refused(error.message),
+            Ok(_) => ReplyContent::Done(String::new()),
+            Err(error) if is_settled(&error) => ReplyContent::Done(String::new()),
+            Err(error) => ReplyContent::Refused(error.message),
         }
     }
 
-    pub(super) async fn lease(&self, node: &NodeId, target: NamespacedName<'_>, request: &Message) -> Said {
+    pub(super) async fn lease(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        request: &Message,
+    ) -> ReplyContent {
         let namespace = if target.namespace.is_empty() { LEASE_NAMESPACE } else { target.namespace };
         let all = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
         let one = format!("{all}/{}", target.name);
         match request.route.operation {
             Operation::Insert => self.send(node, Method::POST, &all, &request.content, false).await,
             Operation::Update => self.send(node, Method::PUT, &one, &request.content, false).await,
-            _ => Said::Wrap(outcome(self.as_node(node, ApiCall::get(one)).await), false),
+            _ => ReplyContent::Wrap(outcome(self.as_node(node, ApiCall::get(one)).await), false),
         }
     }
 
     /// Requests a token for a pod's service account.
-    pub(super) async fn token(&self, node: &NodeId, target: NamespacedName<'_>, content: &Content) -> Said {
+    pub(super) async fn token(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        content: &Content,
+    ) -> ReplyContent {
         let path = format!("/api/v1/namespaces/{}/serviceaccounts/{}/token", target.namespace, target.name);
         let Some(call) = object_call(Method::POST, path, content) else {
-            return Said::Refused("the content is not a TokenRequest".to_owned());
+            return ReplyContent::Refused("the content is not a TokenRequest".to_owned());
         };
-        Said::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
+        ReplyContent::Object(outcome(super::message::into_result(self.call_for_token(node, call).await)))
     }
 
     /// Requests a token as the node. The Node authorizer learns of a new pod a little later than cloudcore. So while
@@ -157,7 +171,12 @@ impl Upstream {
         }
     }
 
-    pub(super) async fn event(&self, node: &NodeId, target: NamespacedName<'_>, request: &Message) -> Said {
+    pub(super) async fn event(
+        &self,
+        node: &NodeId,
+        target: NamespacedName<'_>,
+        request: &Message,
+    ) -> ReplyContent {
         let all = format!("/api/v1/namespaces/{}/events", target.namespace);
         let one = format!("{all}/{}", target.name);
         let call = match request.route.operation {
@@ -165,12 +184,12 @@ impl Upstream {
             Operation::Update => object_call(Method::PUT, one, &request.content),
             _ => match request.content.read::<EventPatch>() {
                 Ok(EventPatch { patch_data }) => Some(ApiCall::patch(one, STRATEGIC, patch_data.into())),
-                Err(_) => return Said::Refused("the content has no patchData".to_owned()),
+                Err(_) => return ReplyContent::Refused("the content has no patchData".to_owned()),
             },
         };
         match call {
             Some(call) => done(self.as_node(node, call).await),
-            None => Said::Refused("the content is not an Event".to_owned()),
+            None => ReplyContent::Refused("the content is not an Event".to_owned()),
         }
     }
 }
@@ -233,10 +252,10 @@ fn bound_uid(request: &[u8]) -> Option<Uid> {
     Uid::parse(&request.spec.bound_object_ref.uid).ok()
 }
 
-pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> Said {
+pub(super) fn done(result: Result<Bytes, Box<StatusError>>) -> ReplyContent {
     match result {
-        Ok(body) => Said::Done(version_of(&body)),
-        Err(error) => Said::Refused(error.message),
+        Ok(body) => ReplyContent::Done(version_of(&body)),
+        Err(error) => ReplyContent::Refused(error.message),
     }
 }
 

@@ -33,7 +33,7 @@ impl Upstream {
             Some(Reply { id, body: ReplyBody::Message(Box::new(answer)) })
         };
         if let Some(reply) = empty() {
-            return Answered { reply, expelled: Vec::new() };
+            return Answered { reply, deleted_pods: Vec::new() };
         }
         let mut answered = self.answer(node, received).await;
         // The index may have learned of the absence meanwhile: it reads when the pod arrives, as the edge does.

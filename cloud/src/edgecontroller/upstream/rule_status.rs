@@ -6,7 +6,7 @@ use tombolo_proto::NodeId;
 use tombolo_proto::message::{Content, StatusError};
 
 use super::Upstream;
-use super::message::{NamespacedName, Said, into_result};
+use super::message::{NamespacedName, ReplyContent, into_result};
 use crate::kube::{ApiCall, Caller, read_tree};
 
 /// API group and version of Rules.
@@ -55,13 +55,17 @@ impl Upstream {
         node: &NodeId,
         target: NamespacedName<'_>,
         content: &Content,
-    ) -> Said {
+    ) -> ReplyContent {
         let result: ExecResult = match content.read() {
             Ok(result) => result,
-            Err(error) => return Said::Refused(format!("the content is not a result of a rule: {error}")),
+            Err(error) => {
+                return ReplyContent::Refused(format!("the content is not a result of a rule: {error}"));
+            }
         };
         if target.name.is_empty() || target.namespace.is_empty() {
-            return Said::Refused("a result must name its rule as NAMESPACE/rulestatus/RULE".to_owned());
+            return ReplyContent::Refused(
+                "a result must name its rule as NAMESPACE/rulestatus/RULE".to_owned(),
+            );
         }
         let path = format!("/apis/{API}/namespaces/{}/rules/{}", target.namespace, target.name);
         let mut last = None;
@@ -69,21 +73,26 @@ impl Upstream {
             match self.count(node, &path, &result).await {
                 Ok(said) => return said,
                 Err(error) if error.code == CONFLICT => last = Some(error),
-                Err(error) => return Said::Refused(error.message),
+                Err(error) => return ReplyContent::Refused(error.message),
             }
         }
-        Said::Refused(last.map_or_else(String::new, |error| error.message))
+        ReplyContent::Refused(last.map_or_else(String::new, |error| error.message))
     }
 
-    async fn count(&self, node: &NodeId, path: &str, result: &ExecResult) -> Result<Said, Box<StatusError>> {
+    async fn count(
+        &self,
+        node: &NodeId,
+        path: &str,
+        result: &ExecResult,
+    ) -> Result<ReplyContent, Box<StatusError>> {
         let rule = into_result(self.kube.call(Caller::OwnFor(node), ApiCall::get(path)).await)?;
         let patch = match counting(node, &rule, result) {
             Ok(patch) => patch,
-            Err(sentence) => return Ok(Said::Refused(sentence)),
+            Err(sentence) => return Ok(ReplyContent::Refused(sentence)),
         };
         let call = ApiCall::patch(path, "application/merge-patch+json", patch.into());
         into_result(self.kube.call(Caller::OwnFor(node), call).await)?;
-        Ok(Said::Done(String::new()))
+        Ok(ReplyContent::Done(String::new()))
     }
 }
 

@@ -272,13 +272,14 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
 
     let pod = "/api/v1/namespaces/d/pods/p";
     let report = json!({"UID": "u", "Name": "p", "Status": {"phase": "Succeeded"}});
-    let ((reply, expelled), lines, bodies) = ask(Op::Update, path("d", Type::PodStatus, "p"), report).await;
+    let ((reply, deleted_pods), lines, bodies) =
+        ask(Op::Update, path("d", Type::PodStatus, "p"), report).await;
     let expected = [
         format!("cloudcore GET {pod}"),
         format!("system:node:n PATCH {pod}/status"),
         format!("system:node:n DELETE {pod}"),
     ];
-    assert_eq!((lines, reply.content.is_ok(), expelled), (expected.to_vec(), true, Vec::new()));
+    assert_eq!((lines, reply.content.is_ok(), deleted_pods), (expected.to_vec(), true, Vec::new()));
     assert_eq!(bodies[1]["metadata"], json!({"uid": "u", "resourceVersion": "77"}), "on what was read");
     assert_eq!(bodies[2], json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u"}}));
 
@@ -288,12 +289,12 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
         {"Name": "foreign", "UID": "u", "Status": {}},
         {"Name": "p", "UID": "another", "Status": {}},
     ]);
-    let ((reply, expelled), lines, _) = ask(Op::Update, all, reports).await;
+    let ((reply, deleted_pods), lines, _) = ask(Op::Update, all, reports).await;
     assert!(
         lines.len() == 3 && lines.iter().all(|line| line.contains(" GET ")),
         "nothing is written: {lines:?}"
     );
-    let names: Vec<&str> = expelled.iter().map(ObjectKey::name).collect();
+    let names: Vec<&str> = deleted_pods.iter().map(ObjectKey::name).collect();
     assert_eq!((names, reply.content.is_ok()), (vec!["gone", "foreign", "p"], true), "and why is not told");
 
     let list = ObjectPath { name: None, ..path("d", Type::PodList, "") };

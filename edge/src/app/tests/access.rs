@@ -12,7 +12,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tempfile::TempDir;
 use tokio::net::TcpStream;
-use tombolo_apicore::accounts::{BoundObject, Claims, Place};
+use tombolo_apicore::accounts::{BoundObject, Claims, KubernetesClaim};
 
 use super::*;
 use crate::identity::testing::{fetch_plain, fetch_trusted};
@@ -45,7 +45,7 @@ impl Issuer {
 
     pub(super) fn sign(&self, id: &str, pod_uid: &str, life: u64) -> String {
         let bound = |name: &str, uid: &str| BoundObject { name: name.to_owned(), uid: uid.to_owned() };
-        let place = Place {
+        let place = KubernetesClaim {
             namespace: "default".to_owned(),
             node: Some(bound("edge-a", "node-uid")),
             pod: Some(bound("web", pod_uid)),

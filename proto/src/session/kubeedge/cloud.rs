@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::message_ids::Pen;
+use super::message_ids::MessageIds;
 use super::{LEDGER_LAZY, Ledger, LedgerWrite, SILENCE_MAX};
 use crate::frame::{Goodbye, Reply};
 use crate::ids::{Epoch, Moment, NodeId, RequestId, SubscriptionId};
@@ -109,7 +109,7 @@ pub struct CloudSession {
     /// The newest moment that a caller passed.
     now: Moment,
     last_heard: Moment,
-    pen: Pen,
+    ids: MessageIds,
     patience: Patience,
     /// Open subscriptions, the pushed set first. All of them share the keys: a KubeEdge edge has one row for each
     /// object.
@@ -144,8 +144,8 @@ impl CloudSession {
     /// compared at once with what the node should hold.
     #[must_use]
     pub fn new(config: CloudConfig, ledger: Ledger, now: Moment, view: &impl NodeView) -> Self {
-        let pen = Pen::new(config.seed, now, config.unix_millis);
-        let recorder = Recorder::new(ledger, config.epoch.clone(), pen.spread(LEDGER_LAZY), now);
+        let ids = MessageIds::new(config.seed, now, config.unix_millis);
+        let recorder = Recorder::new(ledger, config.epoch.clone(), ids.spread(LEDGER_LAZY), now);
         let mut board = Board::default();
         for (key, entry) in recorder.ledger().entries() {
             board.resume(key.clone(), entry);
@@ -157,7 +157,7 @@ impl CloudSession {
             closed: false,
             now,
             last_heard: now,
-            pen,
+            ids,
             patience: Patience::new(now),
             subscriptions: vec![SubscriptionId::NODE],
             restoring: config.restoring,
@@ -231,7 +231,7 @@ impl CloudSession {
 
     /// The edge has reported an object that it should not have: what it holds under the key is no longer certain, and
     /// a deletion is sent again unless the view wants the object.
-    pub fn expel(&mut self, key: &ObjectKey) {
+    pub fn resend_deletion(&mut self, key: &ObjectKey) {
         if !self.closed {
             self.board.suspect(key);
         }
@@ -287,13 +287,13 @@ impl CloudSession {
     /// Answers a request; the answer is converted to the form that a KubeEdge edge can handle safely
     /// ([`Shape`](super::Shape)). A late, repeated or unexpected answer is dropped.
     pub fn reply(&mut self, reply: Reply) {
-        self.requests.reply(reply, &mut self.pen, self.now);
+        self.requests.reply(reply, &mut self.ids, self.now);
     }
 
     /// Answers a request for this object with the body that deliveries share, without parsing or copying it. False
     /// when that does not answer the request; then use [`Self::reply`].
     pub fn reply_object(&mut self, id: RequestId, object: &Arc<SharedObject>) -> bool {
-        self.requests.reply_object(id, object, &mut self.pen, self.now)
+        self.requests.reply_object(id, object, &mut self.ids, self.now)
     }
 
     /// The next state of the ledger to store, if there is one; none while the last one is being stored. Call it after

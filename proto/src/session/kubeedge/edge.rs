@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::down::{Broken, Down};
 use super::known::Kinds;
-use super::message_ids::Pen;
+use super::message_ids::MessageIds;
 use super::up::is_cloud_module;
 use super::{KEEPALIVE_INTERVAL, Outgoing};
 use crate::frame::{Goodbye, Refusal, Reply, ReplyBody};
@@ -57,7 +57,7 @@ impl EdgeConfig {
 pub struct EdgeSession {
     config: EdgeConfig,
     closed: bool,
-    pen: Pen,
+    ids: MessageIds,
     patience: Patience,
     last_heard: Moment,
     /// A request went unanswered since anything was received: silence counts from here on.
@@ -80,7 +80,7 @@ impl EdgeSession {
     pub fn new(config: EdgeConfig, now: Moment) -> Self {
         Self {
             closed: false,
-            pen: Pen::new(config.seed, now, config.unix_millis),
+            ids: MessageIds::new(config.seed, now, config.unix_millis),
             patience: Patience::new(now),
             last_heard: now,
             worried: false,
@@ -133,7 +133,7 @@ impl EdgeSession {
     fn handle_message(&mut self, now: Moment, message: Message) -> Result<(), SessionError> {
         match Down::of(&self.kinds, message) {
             Down::Control(message) => {
-                let answer = message.reply(self.pen.id(), self.pen.millis(now), Content::text("ack"));
+                let answer = message.reply(self.ids.id(), self.ids.millis(now), Content::text("ack"));
                 self.notices.push_back(answer);
             }
             Down::Reply(parent, message) => self.handle_reply(now, &parent, &message),
@@ -148,7 +148,7 @@ impl EdgeSession {
             Down::Broken(message, why) => {
                 self.met_unknown_kind |= matches!(why, Broken::UnknownKind(_));
                 let sentence = format!("the delivery cannot be stored: {why}");
-                self.notices.push_back(message.error_reply(self.pen.id(), self.pen.millis(now), &sentence));
+                self.notices.push_back(message.error_reply(self.ids.id(), self.ids.millis(now), &sentence));
             }
             Down::Other(message) if Down::wants_acknowledgement(&message) => self.acknowledge(now, &message),
             Down::Other(_) => {}
@@ -161,7 +161,7 @@ impl EdgeSession {
     }
 
     fn acknowledge(&mut self, now: Moment, message: &Message) {
-        self.notices.push_back(message.ack(self.pen.id(), self.pen.millis(now)));
+        self.notices.push_back(message.ack(self.ids.id(), self.ids.millis(now)));
     }
 
     fn handle_reply(&mut self, now: Moment, parent: &MessageId, message: &Message) {
@@ -216,7 +216,7 @@ impl EdgeSession {
     /// One delivery cannot be stored. A KubeEdge cloud repeats it, and holds everything else back for 25 s.
     pub fn refused(&mut self, now: Moment, refusal: &Refusal) {
         if let Some(delivery) = self.inbox.refused(refusal.seq) {
-            let (id, millis) = (self.pen.id(), self.pen.millis(now));
+            let (id, millis) = (self.ids.id(), self.ids.millis(now));
             let mut error = delivery.message.error_reply(id, millis, &refusal.message);
             // In a KubeEdge edge this comes from the part that stores objects
             // (docs/reference/kubeedge.md#store-operations).
@@ -244,8 +244,8 @@ impl EdgeSession {
         if is_cloud_module(&message.route.source) {
             message.route.source = Source::Edged;
         }
-        message.header.id = self.pen.id();
-        message.header.timestamp_millis = self.pen.millis(now);
+        message.header.id = self.ids.id();
+        message.header.timestamp_millis = self.ids.millis(now);
         self.requests.ask(now, timeout, message)
     }
 
@@ -260,8 +260,8 @@ impl EdgeSession {
         if self.notices.len() >= NOTICES_MAX {
             return Err(RequestError::Busy);
         }
-        message.header.id = self.pen.id();
-        message.header.timestamp_millis = self.pen.millis(now);
+        message.header.id = self.ids.id();
+        message.header.timestamp_millis = self.ids.millis(now);
         self.notices.push_back(message);
         Ok(())
     }
@@ -292,7 +292,7 @@ impl EdgeSession {
     fn keepalive(&mut self, now: Moment) -> Message {
         let resource = LocalPath::Keepalive.into();
         let route = Route::new(Source::WebSocket, Group::Resource, Operation::Keepalive, resource);
-        Message::new(self.pen.id(), self.pen.millis(now), route, Content::ping())
+        Message::new(self.ids.id(), self.ids.millis(now), route, Content::ping())
     }
 
     /// Ends the session. The cloud receives no message: the connection closes.

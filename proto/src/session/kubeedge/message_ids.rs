@@ -9,7 +9,7 @@ use crate::message::MessageId;
 
 /// Gives every message an id and a time. The randomness comes from the seed that the owner drew.
 #[derive(Debug)]
-pub(super) struct Pen {
+pub(super) struct MessageIds {
     seed: [u8; 16],
     written: u64,
     opened_at: Moment,
@@ -17,7 +17,7 @@ pub(super) struct Pen {
     unix_millis: u64,
 }
 
-impl Pen {
+impl MessageIds {
     pub(super) fn new(seed: [u8; 16], opened_at: Moment, unix_millis: u64) -> Self {
         Self { seed, written: 0, opened_at, unix_millis }
     }
@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn ids_differ_within_and_between_sessions() {
-        let mut pens = [1, 2].map(|seed| Pen::new([seed; 16], Moment::default(), 0));
-        let ids: HashSet<String> = pens
+        let mut sessions = [1, 2].map(|seed| MessageIds::new([seed; 16], Moment::default(), 0));
+        let ids: HashSet<String> = sessions
             .iter_mut()
-            .flat_map(|pen| std::iter::repeat_with(|| pen.id().to_string()).take(500))
+            .flat_map(|ids| std::iter::repeat_with(|| ids.id().to_string()).take(500))
             .collect();
         assert_eq!(ids.len(), 1000);
         assert!(ids.iter().all(|id| id.len() == 36 && id.as_bytes()[14] == b'4'), "UUIDs v4");
@@ -70,7 +70,7 @@ mod tests {
         for number in 0..1000_u16 {
             let mut seed = [0; 16];
             seed[..2].copy_from_slice(&number.to_le_bytes());
-            let wait = Pen::new(seed, Moment::default(), 0).spread(least);
+            let wait = MessageIds::new(seed, Moment::default(), 0).spread(least);
             assert!((least..=2 * least).contains(&wait), "{wait:?}");
             minutes[usize::try_from((wait - least).as_secs() / 60).expect("small").min(9)] += 1;
         }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn the_wall_clock_goes_on_from_the_opening() {
         let opened = Moment::after_origin(Duration::from_secs(7));
-        let pen = Pen::new([0; 16], opened, 1_000);
-        assert_eq!(pen.millis(opened + Duration::from_millis(1500)), 2_500);
+        let ids = MessageIds::new([0; 16], opened, 1_000);
+        assert_eq!(ids.millis(opened + Duration::from_millis(1500)), 2_500);
     }
 }

@@ -7,7 +7,7 @@
 use serde::Deserialize;
 
 use super::application::Application;
-use super::message_ids::Pen;
+use super::message_ids::MessageIds;
 use super::up::Up;
 use crate::ids::Moment;
 use crate::message::{
@@ -108,7 +108,7 @@ impl Shape {
         self,
         request: &Message,
         mut answer: Message,
-        pen: &mut Pen,
+        ids: &mut MessageIds,
         now: Moment,
     ) -> Option<Fitted> {
         let (source, resource) = self.route(request, &answer)?;
@@ -116,9 +116,9 @@ impl Shape {
             Ok(fitting) => fitting,
             Err(error) => (Operation::Error, Content::text(&error.message), None),
         };
-        answer.header.id = pen.id();
+        answer.header.id = ids.id();
         answer.header.parent = Some(request.header.id.clone());
-        answer.header.timestamp_millis = pen.millis(now);
+        answer.header.timestamp_millis = ids.millis(now);
         if operation == Operation::Error {
             answer.header.resource_version.clear();
         }
@@ -133,12 +133,12 @@ impl Shape {
         self,
         request: &Message,
         error: &StatusError,
-        pen: &mut Pen,
+        ids: &mut MessageIds,
         now: Moment,
     ) -> Option<Fitted> {
         let mut answer = request.controller_error(request.header.id.clone(), 0, &error.message);
         answer.content = error.to_content();
-        self.fit(request, answer, pen, now)
+        self.fit(request, answer, ids, now)
     }
 
     fn route(self, request: &Message, answer: &Message) -> Option<(Source, ResourcePath)> {

@@ -39,7 +39,7 @@ const REQUIRED: [(&str, &[&str]); 20] = [
 
 /// The owner of the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Of<'a> {
+pub(in super::super) enum VolumeOwner<'a> {
     /// A pod, or a template for pods.
     Pod { is_pod: bool },
     /// A persistent volume, with its name.
@@ -47,7 +47,12 @@ pub(in super::super) enum Of<'a> {
 }
 
 /// Checks one source of a volume.
-pub(in super::super) fn source(kind: &str, source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
+pub(in super::super) fn source(
+    kind: &str,
+    source: &Field<'_, '_>,
+    owner: VolumeOwner<'_>,
+    errors: &mut Errors,
+) {
     if let Some((_, fields)) = REQUIRED.iter().find(|(name, _)| *name == kind) {
         for field in *fields {
             source.child(field).demand(errors);
@@ -89,9 +94,9 @@ pub(in super::super) fn source(kind: &str, source: &Field<'_, '_>, of: Of<'_>, e
                 errors.push(path.invalid_value(path.text(), "must be an absolute path"));
             }
         }
-        "iscsi" => disks::iscsi(source, of, errors),
+        "iscsi" => disks::iscsi(source, owner, errors),
         "fc" => disks::fibre_channel(source, errors),
-        "csi" => csi(source, of, errors),
+        "csi" => csi(source, owner, errors),
         "ephemeral" => {
             let template = source.child("volumeClaimTemplate");
             if template.is_set() {
@@ -100,12 +105,12 @@ pub(in super::super) fn source(kind: &str, source: &Field<'_, '_>, of: Of<'_>, e
         }
         "image" => {
             let reference = source.child("reference");
-            if of == (Of::Pod { is_pod: true }) {
+            if owner == (VolumeOwner::Pod { is_pod: true }) {
                 reference.demand(errors);
             }
             source.child("pullPolicy").one_of_required(&containers::PULL_POLICIES, errors);
         }
-        _ => vendors::check(kind, source, of, errors),
+        _ => vendors::check(kind, source, owner, errors),
     }
 }
 
@@ -182,7 +187,7 @@ pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mu
 /// Maximum length of a driver's name in bytes.
 const DRIVER_LEN_MAX: usize = 63;
 
-fn csi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
+fn csi(source: &Field<'_, '_>, owner: VolumeOwner<'_>, errors: &mut Errors) {
     let driver = source.child("driver");
     if driver.demand(errors) {
         if driver.text().len() > DRIVER_LEN_MAX {
@@ -190,7 +195,7 @@ fn csi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
         }
         driver.check_all(names::dns1123_subdomain(&driver.text().to_lowercase()), errors);
     }
-    if matches!(of, Of::Pod { .. }) {
+    if matches!(owner, VolumeOwner::Pod { .. }) {
         let secret = source.child("nodePublishSecretRef");
         if secret.is_set() && secret.child("name").demand(errors) {
             let name = secret.child("name").text();

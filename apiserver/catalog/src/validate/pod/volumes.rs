@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::Value;
 
 use super::super::names;
-use super::sources::{self, Of};
+use super::sources::{self, VolumeOwner};
 use super::{Errors, Field};
 use tombolo_apicore::value::text;
 
@@ -91,7 +91,7 @@ fn source(volume: &Field<'_, '_>, is_pod: bool, pod_name: &str, errors: &mut Err
         if given {
             errors.push(volume.child(second).forbidden(MORE));
         } else {
-            sources::source(key, &source, Of::Pod { is_pod }, errors);
+            sources::source(key, &source, VolumeOwner::Pod { is_pod }, errors);
         }
         let name = volume.child("name");
         match key {

@@ -4,12 +4,15 @@ use std::fmt;
 
 use serde_json::Value;
 use tombolo_apicore::field_error::FieldError;
+use tombolo_apicore::version;
 
 /// Prefix of the labels.
 const PREFIX: &str = "pod-security.kubernetes.io/";
 
-/// Minor version of the newest rules (those of Kubernetes 1.36).
-const NEWEST: u32 = 36;
+/// Minor version of the newest rules: those of the Kubernetes version that is served.
+fn newest() -> u32 {
+    version::numbers().1
+}
 
 /// How strict the rules are, least strict first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -41,7 +44,7 @@ pub(super) struct Rules {
 impl Rules {
     /// The minor version whose rules apply.
     pub(super) fn minor(self) -> u32 {
-        self.version.unwrap_or(NEWEST).min(NEWEST)
+        self.version.map_or_else(newest, |minor| minor.min(newest()))
     }
 
     /// Whether both have rules of the same version.
@@ -166,7 +169,7 @@ mod tests {
         let (policy, _) = Policy::of(&json!({"metadata": {"labels": {
             "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.99",
         }}}));
-        assert_eq!(policy.enforce.minor(), NEWEST);
+        assert_eq!(policy.enforce.minor(), newest());
         assert_eq!(policy.enforce.to_string(), "baseline:v1.99");
     }
 }

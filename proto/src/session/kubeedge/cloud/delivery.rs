@@ -159,7 +159,7 @@ impl CloudSession {
         }
         self.board.send(key, dynamic);
         self.carried.cross(key, step.revision());
-        let (id, millis) = (self.pen.id(), self.pen.millis(self.now));
+        let (id, millis) = (self.ids.id(), self.ids.millis(self.now));
         let number = self.next_document();
         self.counters.delivered += 1;
         let flight = self.flights.push(self.now, number, id, key.clone(), step, millis);

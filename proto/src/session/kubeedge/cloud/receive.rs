@@ -69,7 +69,7 @@ impl CloudSession {
                 Ok(())
             }
             Up::Control(message) => {
-                let answer = message.reply(self.pen.id(), self.pen.millis(self.now), Content::text("ack"));
+                let answer = message.reply(self.ids.id(), self.ids.millis(self.now), Content::text("ack"));
                 self.notices.push(&answer)
             }
             Up::Twin(message) => self.handle_twin(&message),
@@ -100,14 +100,14 @@ impl CloudSession {
         if self.device_refusals.1 > DEVICE_REFUSALS_MAX {
             return Ok(());
         }
-        let answer = message.controller_error(self.pen.id(), self.pen.millis(self.now), NO_DEVICES);
+        let answer = message.controller_error(self.ids.id(), self.ids.millis(self.now), NO_DEVICES);
         self.notices.push(&answer)
     }
 
     /// Device twins repeat a message until it is confirmed; the content of the answer is not read
     /// (docs/reference/kubeedge.md#devices-and-node-tasks).
     fn confirm(&mut self, report: &Message) -> Message {
-        let mut answer = report.reply(self.pen.id(), self.pen.millis(self.now), Content::ok());
+        let mut answer = report.reply(self.ids.id(), self.ids.millis(self.now), Content::ok());
         answer.route.source = Source::DeviceController;
         answer.route.group = Group::Twin;
         answer.route.operation = Operation::Response;
@@ -124,7 +124,7 @@ impl CloudSession {
             self.recorder.doubt(&doubted);
             self.doubt_node();
         }
-        match self.requests.handle(self.now, message, &mut self.pen) {
+        match self.requests.handle(self.now, message, &mut self.ids) {
             ReceivedRequest::New(request) => {
                 self.events.push_back(CloudEvent::Request(request));
                 Ok(())

@@ -10,7 +10,7 @@ use crate::kubeedge::encode_head;
 use crate::limits::{FRAME_LEN_MAX, OBJECT_LEN_MAX, REQUESTS_MAX};
 use crate::message::{Content, Message, StatusError};
 use crate::object::SharedObject;
-use crate::session::kubeedge::message_ids::Pen;
+use crate::session::kubeedge::message_ids::MessageIds;
 use crate::session::kubeedge::shape::Fitted;
 use crate::session::kubeedge::up::registers_node;
 use crate::session::kubeedge::{ANSWER_WITHIN, APPLICATION_ANSWER_WITHIN, Shape};
@@ -90,7 +90,7 @@ impl Requests {
         self.waiting.len()
     }
 
-    pub(super) fn handle(&mut self, now: Moment, message: Message, pen: &mut Pen) -> ReceivedRequest {
+    pub(super) fn handle(&mut self, now: Moment, message: Message, ids: &mut MessageIds) -> ReceivedRequest {
         if self.waiting.iter().any(|waiting| waiting.asked.header.id == message.header.id) {
             return ReceivedRequest::Repeated;
         }
@@ -98,7 +98,7 @@ impl Requests {
         if self.waiting.len() >= REQUESTS_MAX {
             let text = format!("this node already has {REQUESTS_MAX} pending requests: retry later");
             let error = StatusError::new(429, "TooManyRequests", &text);
-            let refusal = shape.refuse(&message, &error, pen, now);
+            let refusal = shape.refuse(&message, &error, ids, now);
             return ReceivedRequest::Refused(refusal.map(|fitted| fitted.message));
         }
         let repeats_content = matches!(shape, Shape::Application | Shape::WatchSync);
@@ -128,7 +128,7 @@ impl Requests {
     }
 
     /// Takes an answer. An answer to an answered, expired or unknown request is dropped.
-    pub(super) fn reply(&mut self, reply: Reply, pen: &mut Pen, now: Moment) {
+    pub(super) fn reply(&mut self, reply: Reply, ids: &mut MessageIds, now: Moment) {
         let open = |waiting: &UnansweredMessage| waiting.id == reply.id && waiting.answer.is_none();
         let Some(index) = self.waiting.iter().position(open) else { return };
         let waiting = &self.waiting[index];
@@ -137,16 +137,16 @@ impl Requests {
             ReplyBody::Message(message)
                 if message.content.as_json().len() <= FRAME_LEN_MAX - REPLY_OVERHEAD =>
             {
-                shape.fit(asked, *message, pen, now)
+                shape.fit(asked, *message, ids, now)
             }
             ReplyBody::Message(_) => {
                 let error =
                     StatusError::new(500, "InternalError", "the answer is larger than a frame may be");
-                shape.refuse(asked, &error, pen, now)
+                shape.refuse(asked, &error, ids, now)
             }
             ReplyBody::Api(reply) => {
                 let text = String::from_utf8_lossy(&reply.body);
-                shape.refuse(asked, &StatusError::new(reply.code, "", &text), pen, now)
+                shape.refuse(asked, &StatusError::new(reply.code, "", &text), ids, now)
             }
         };
         self.answered(index, fitted);
@@ -170,7 +170,7 @@ impl Requests {
         &mut self,
         id: RequestId,
         object: &Arc<SharedObject>,
-        pen: &mut Pen,
+        ids: &mut MessageIds,
         now: Moment,
     ) -> bool {
         let open = |waiting: &&mut UnansweredMessage| waiting.id == id && waiting.answer.is_none();
@@ -183,7 +183,7 @@ impl Requests {
         }
         let asked = &waiting.asked;
         let resource = asked.route.resource.clone();
-        let message = asked.controller_reply(pen.id(), pen.millis(now), resource, Content::null());
+        let message = asked.controller_reply(ids.id(), ids.millis(now), resource, Content::null());
         let message = message.with_resource_version(&object.version.revision.to_string());
         let load = Load::of_shared(asked, object);
         waiting.answer =
@@ -210,7 +210,7 @@ impl Requests {
     }
 
     /// Every request gets an answer while the edge waits for it; an answer that was not sent in time is dropped.
-    pub(super) fn handle_timeout(&mut self, now: Moment, pen: &mut Pen) {
+    pub(super) fn handle_timeout(&mut self, now: Moment, ids: &mut MessageIds) {
         self.waiting.retain(|waiting| waiting.deadline > now || waiting.answer.is_none());
         for index in (0..self.waiting.len()).rev() {
             let waiting = &mut self.waiting[index];
@@ -218,7 +218,7 @@ impl Requests {
                 continue;
             }
             let error = StatusError::new(504, "Timeout", "the cloud received no answer in time: retry");
-            let refusal = waiting.shape.refuse(&waiting.asked, &error, pen, now);
+            let refusal = waiting.shape.refuse(&waiting.asked, &error, ids, now);
             waiting.deadline = now + ANSWER_GRACE;
             self.answered(index, refusal);
         }

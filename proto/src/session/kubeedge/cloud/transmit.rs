@@ -104,7 +104,7 @@ impl CloudSession {
         }
         self.handle_late_acks();
         self.board.handle_timeout(now);
-        self.requests.handle_timeout(now, &mut self.pen);
+        self.requests.handle_timeout(now, &mut self.ids);
     }
 
     /// Latest time to call [`Self::handle_timeout`] and to poll again; none when the session is over.

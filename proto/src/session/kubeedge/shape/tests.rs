@@ -18,8 +18,8 @@ fn edged(operation: &str, resource: &str) -> Message {
 }
 
 fn fit(request: &Message, answer: Message) -> Option<Message> {
-    let mut pen = Pen::new([1; 16], Moment::default(), 5);
-    Some(Shape::of(request).fit(request, answer, &mut pen, Moment::default())?.message)
+    let mut ids = MessageIds::new([1; 16], Moment::default(), 5);
+    Some(Shape::of(request).fit(request, answer, &mut ids, Moment::default())?.message)
 }
 
 fn answered(request: &Message, content: &str) -> Message {

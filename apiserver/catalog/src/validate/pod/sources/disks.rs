@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::super::{Errors, Field};
-use super::Of;
+use super::VolumeOwner;
 
 static IQN: LazyLock<Regex> = LazyLock::new(|| {
     let text = r"iqn\.\d{4}-\d{2}\.([[:alnum:]\-.]+)(:[^,;*&$|\s]+)$";
@@ -13,15 +13,15 @@ static IQN: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Checks an iSCSI disk.
-pub(super) fn iscsi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
+pub(super) fn iscsi(source: &Field<'_, '_>, owner: VolumeOwner<'_>, errors: &mut Errors) {
     let (portal, initiator) = (source.child("targetPortal"), source.child("initiatorName"));
     portal.demand(errors);
-    if let Of::Volume { name } = of {
+    if let VolumeOwner::Volume { name } = owner {
         portal_length(name, &portal, &initiator, &source.child("targetportal"), errors);
     }
     let iqn = source.child("iqn");
     let any = "must be valid format starting with iqn, eui, or naa";
-    let unknown = if matches!(of, Of::Volume { .. }) { "must be valid format" } else { any };
+    let unknown = if matches!(owner, VolumeOwner::Volume { .. }) { "must be valid format" } else { any };
     if iqn.demand(errors) {
         initiator_name(&iqn, iqn.text(), unknown, errors);
     }
@@ -35,7 +35,7 @@ pub(super) fn iscsi(source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
     if authenticated && !secret.is_set() {
         errors.push(secret.required(""));
     }
-    if secret.is_set() && matches!(of, Of::Volume { .. }) {
+    if secret.is_set() && matches!(owner, VolumeOwner::Volume { .. }) {
         secret.child("name").demand(errors);
     }
     if initiator.is_set() {

@@ -2,11 +2,11 @@
 
 use super::super::super::names;
 use super::super::{Errors, Field};
-use super::Of;
+use super::VolumeOwner;
 
 /// Checks a source.
-pub(super) fn check(kind: &str, source: &Field<'_, '_>, of: Of<'_>, errors: &mut Errors) {
-    let persistent = matches!(of, Of::Volume { .. });
+pub(super) fn check(kind: &str, source: &Field<'_, '_>, owner: VolumeOwner<'_>, errors: &mut Errors) {
+    let persistent = matches!(owner, VolumeOwner::Volume { .. });
     match kind {
         "cinder" => secret(source, persistent, errors),
         "storageos" => {
