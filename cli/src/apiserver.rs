@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, value_parser};
 use tombolo_apiserver::{self as embedded, Bound, Embedded, Options};
 use tombolo_runtime::drain;
 use tombolo_runtime::signals::Signals;
@@ -14,7 +14,7 @@ use tombolo_runtime::signals::Signals;
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
 /// Allowed size of the object store, in MiB. A value outside this range is almost certainly a mistake.
-const STORE_MEBIBYTES: std::ops::RangeInclusive<i64> = 16..=65_536;
+const SIZES: std::ops::RangeInclusive<i64> = 16..=65_536;
 
 /// Options of `tombolo apiserver`.
 #[derive(Debug, Clone, Args)]
@@ -32,11 +32,7 @@ pub struct ApiServerOptions {
     pub service_cidr: String,
 
     /// Size of the object store in MiB, 16 to 65536. Events may use a quarter of it, one node a sixteenth.
-    #[arg(
-        long,
-        default_value_t = embedded::STORE_MEBIBYTES,
-        value_parser = clap::value_parser!(u32).range(STORE_MEBIBYTES)
-    )]
+    #[arg(long, default_value_t = embedded::STORE_MEBIBYTES, value_parser = value_parser!(u32).range(SIZES))]
     pub store_mebibytes: u32,
 
     /// File that receives one JSON line per request (`audit.k8s.io/v1`, level Metadata).

@@ -234,6 +234,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use tombolo_apicore::history::LOG_COUNT_MAX;
     use tombolo_apicore::store::{Revision, Store as _};
     use tombolo_proto::ids::Uid;
     use tombolo_proto::limits::OBJECT_LEN_MAX;
@@ -340,7 +341,8 @@ mod tests {
     /// disk, watchers see a change only when it is on disk, and changes that arrive meanwhile share commits.
     #[tokio::test]
     async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
-        const CHANGES: u64 = 10_000;
+        // As many as the history keeps: a watch that does not get the processor for a while loses none.
+        const CHANGES: u64 = LOG_COUNT_MAX as u64;
         let disk = FaultyDisk::new(52);
         let store = on(&disk);
         let mut applier = Applier::new(store.clone());
