@@ -1,6 +1,6 @@
 //! What one pass over a grid costs where nothing has changed: plan, comparison of every child, status.
 //!
-//! `cargo run --release -p tombolo-grid --example plan -- 5000` prints the time of one thread that does nothing else.
+//! `cargo run --profile dist -p tombolo-grid --example plan -- 5000` prints the time of one thread that does nothing else.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

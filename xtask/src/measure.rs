@@ -8,6 +8,9 @@ use clap::Args;
 
 use crate::{components, device, run};
 
+/// The profile of what is shipped; `release` is compiled quickly and runs slowly.
+const SHIPPED: &str = "dist";
+
 #[derive(Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Options {
@@ -47,12 +50,12 @@ pub(crate) fn edge_bench(options: &Options) -> Result<()> {
 /// Builds the measured programs as users get them, and runs the measuring program.
 fn measure(name: &str, options: &Options, cluster: bool, agent: bool) -> Result<()> {
     let assets = cluster.then(components::ensure).transpose()?;
-    run::check(run::cargo().args(["build", "--release", "--locked", "--workspace", "--bins"]))?;
+    run::check(run::cargo().args(["build", "--profile", SHIPPED, "--locked", "--workspace", "--bins"]))?;
     if agent {
         device::build(None)?;
     }
     // `cargo run` would select other features than the workspace build, and compile everything again.
-    let mut command = Command::new(run::program("release", name)?);
+    let mut command = Command::new(run::program(SHIPPED, name)?);
     if let Some(assets) = assets {
         command.env(components::ASSETS_VARIABLE, assets);
     }

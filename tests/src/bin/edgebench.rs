@@ -28,7 +28,7 @@ struct EdgeBenchOptions {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
 
-    /// Measure the `edgecore` of this profile instead of the one that is built for a device.
+    /// Measure the `edgecore` of the profile `dist` instead of the one that is built for a device.
     #[arg(long)]
     quick: bool,
 }
@@ -36,11 +36,11 @@ struct EdgeBenchOptions {
 #[tokio::main]
 async fn main() -> Result<()> {
     let EdgeBenchOptions { seconds, quick } = EdgeBenchOptions::parse();
-    let edgecore = edgecore(if quick { "release" } else { "device" })?;
+    let edgecore = edgecore(if quick { "dist" } else { "device" })?;
     println!(
         "{}, edgecore {}; times are the middle of {RUNS} runs",
         machine(),
-        if quick { "of the release profile" } else { "built for a device" }
+        if quick { "of the profile dist" } else { "built for a device" }
     );
     let cluster = Cluster::start(&edgecore).await?;
     let agent = Process::new(cluster.world.edge_id(cluster::NODE).context("edgecore is not running")?)?;

@@ -6,7 +6,7 @@
 //! the cost of lanes, packages and frames.
 //!
 //! ```text
-//! cargo run --release -p tombolo-tests --bin floor -- --connections 1000 --transport ws
+//! cargo run --profile dist -p tombolo-tests --bin floor -- --connections 1000 --transport ws
 //! ```
 
 #[path = "../floor/args.rs"]
