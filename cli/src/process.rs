@@ -1,9 +1,15 @@
 //! Figures from the operating system about a process under test, and about the machine.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+
+/// Interval between memory readings while waiting for memory to settle.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long memory may take to settle; after that the current reading counts.
+const REST_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A process, observed from outside through `/proc`.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +52,24 @@ impl Process {
             cpu += cpu_from_schedstat(&text).context("cannot read /proc/PID/task/TID/schedstat")?;
         }
         Ok(Reading { cpu, resident })
+    }
+
+    /// The first reading whose memory differs by less than a thousandth from that of the reading a second before; after
+    /// 20 seconds, the current reading.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    pub async fn at_rest(self) -> Result<Reading> {
+        let mut last = self.read()?;
+        let end = Instant::now() + REST_DEADLINE;
+        loop {
+            tokio::time::sleep(REST_INTERVAL).await;
+            let reading = self.read()?;
+            if reading.resident.abs_diff(last.resident) < last.resident / 1000 || Instant::now() >= end {
+                return Ok(reading);
+            }
+            last = reading;
+        }
     }
 }
 

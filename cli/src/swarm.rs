@@ -29,12 +29,6 @@ const OBJECT_LEN: usize = 1024;
 /// Nodes that connect before the measurement, so that one-time costs are not attributed to nodes.
 const WARM_UP: usize = 20;
 
-/// Interval between memory readings while waiting for memory to settle.
-const REST_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long memory may take to settle; after that the current reading counts.
-const REST_DEADLINE: Duration = Duration::from_secs(20);
-
 /// Maximum duration of one phase.
 const PHASE_DEADLINE: Duration = Duration::from_secs(300);
 
@@ -117,6 +111,7 @@ pub async fn run(options: &SwarmOptions) -> Result<()> {
     run.queries().await.context("queries")?;
     run.memory_of_connections("memory per connected node, after work", unconnected).await?;
     run.large_object().await.context("a large object")?;
+    run.memory_of_connections("memory per connected node, after a large object", unconnected).await?;
     run.reconnect().await.context("reconnecting")?;
     if options.json {
         println!("{}", serde_json::to_string_pretty(&run.figures)?);
@@ -139,17 +134,11 @@ impl Meter {
         self.0.map(Process::read).transpose()
     }
 
-    /// The first reading that differs from the one before by less than a thousandth.
+    /// A reading whose memory has settled.
     async fn at_rest(self) -> Result<Option<Reading>> {
-        let Some(mut last) = self.read()? else { return Ok(None) };
-        let end = Instant::now() + REST_DEADLINE;
-        loop {
-            tokio::time::sleep(REST_INTERVAL).await;
-            let Some(reading) = self.read()? else { return Ok(None) };
-            if reading.resident.abs_diff(last.resident) < last.resident / 1000 || Instant::now() >= end {
-                return Ok(Some(reading));
-            }
-            last = reading;
+        match self.0 {
+            Some(process) => process.at_rest().await.map(Some),
+            None => Ok(None),
         }
     }
 }

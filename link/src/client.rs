@@ -17,6 +17,7 @@ use crate::error::ConnectError;
 use crate::tls::ClientTls;
 
 pub use quic::QuicSocket;
+pub(crate) use quic::endpoint as quic_endpoint;
 
 /// Time limit for each step of connecting: TCP, TLS, upgrade, the whole of QUIC.
 pub const STEP_TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@
 //!
 //! A link has no task of its own: it only writes and reads in [`Link::next`], [`Link::flush`] and [`Link::close`]. A
 //! [`DocumentLink`] is driven the same way, without lanes. [`server`] accepts links, [`client`] makes them, [`mem`]
-//! makes pairs for tests, and [`tls`] holds the certificates of both sides.
+//! makes pairs for tests, [`tls`] holds the certificates of both sides, and [`tuning`] the settings of the transports.
 
 pub mod client;
 mod conn;
@@ -31,6 +31,7 @@ mod quic;
 pub mod server;
 mod tcp;
 pub mod tls;
+pub mod tuning;
 mod udp;
 mod ws;
 

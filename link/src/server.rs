@@ -27,6 +27,8 @@ use crate::document::DocumentLink;
 use crate::error::BindError;
 use crate::tls::ServerTls;
 
+pub(crate) use quic::endpoint as quic_endpoint;
+
 /// Links that wait for the hub to take them; further handshakes wait and keep their slot.
 pub const ARRIVALS_MAX: usize = 64;
 

@@ -38,14 +38,15 @@ pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 /// A TLS connection of either side that counts the bytes it reads.
 pub(crate) type Tls = Metered<TlsStream<TcpStream>>;
 
+/// The buffers of every connection.
+pub(crate) fn buffer_config() -> WebSocketConfig {
+    WebSocketConfig::default().read_buffer_size(READ_BUFFER).write_buffer_size(WRITE_BUFFER)
+}
+
 /// Limits of a connection that carries packages.
 pub(crate) fn package_config() -> WebSocketConfig {
     let largest = Some(FRAGMENT_LEN + HEADER_LEN);
-    WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_message_size(largest)
-        .max_frame_size(largest)
+    buffer_config().max_message_size(largest).max_frame_size(largest)
 }
 
 /// Limits of a connection that carries documents. A KubeEdge cloud may write a whole message as one frame, and is
@@ -55,11 +56,7 @@ pub(crate) fn text_config(role: Role) -> WebSocketConfig {
         Role::Server => EDGE_FRAME_LEN_MAX,
         Role::Client => FRAME_LEN_MAX,
     };
-    WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
-        .write_buffer_size(WRITE_BUFFER)
-        .max_message_size(Some(largest))
-        .max_frame_size(Some(largest))
+    buffer_config().max_message_size(Some(largest)).max_frame_size(Some(largest))
 }
 
 /// A WebSocket as a link's transport.

@@ -6,6 +6,7 @@ pub mod hub;
 pub mod informers;
 pub mod kubeedge;
 pub mod kubeedge_cloud;
+pub mod median;
 pub mod modules;
 pub mod network;
 pub mod node;

@@ -40,6 +40,9 @@ pub use slow::SlowLink;
 /// Time limit for everything in a world, on a busy machine with two cores.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
+/// The variables with which deploy/ configures the allocator of cloudcore.
+pub const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "131072"), ("MALLOC_ARENA_MAX", "1")];
+
 /// Nodes that cloudcore admits: the maximum size of a swarm.
 const NODE_LIMIT: u32 = 20_000;
 
@@ -137,7 +140,7 @@ fn limitable(program: &Path) -> Command {
 
 /// Configures the allocator as deploy/ does.
 fn allocate_as_deployed(command: &mut Command) -> &mut Command {
-    command.env("MALLOC_MMAP_THRESHOLD_", "131072").env("MALLOC_ARENA_MAX", "1")
+    command.envs(ALLOCATOR)
 }
 
 fn limit_files(process: u32, bytes: Option<u64>) -> Result<()> {

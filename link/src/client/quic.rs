@@ -53,7 +53,7 @@ impl QuicSocket {
     }
 }
 
-fn endpoint(local: SocketAddr) -> io::Result<Endpoint> {
+pub(crate) fn endpoint(local: SocketAddr) -> io::Result<Endpoint> {
     let socket = UdpSocket::bind(local)?;
     udp::tune(&socket);
     Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(EndpointRuntime::default()))

@@ -1,12 +1,13 @@
 //! The QUIC listener.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use aws_lc_rs::hmac;
 use futures::FutureExt as _;
+use quinn::crypto::rustls::QuicServerConfig;
 use quinn::{Connection, Endpoint, EndpointConfig, Incoming, VarInt};
 use quinn_proto::RandomConnectionIdGenerator;
 use rustls_pki_types::CertificateDer;
@@ -55,10 +56,27 @@ pub(super) struct Listener {
 /// A hub that was killed knows none of its former connections, and an edge would wait for the idle timeout. With a key
 /// that survives the restart the hub answers the edge's first packet with a stateless reset (RFC 9000, 10.3) that the
 /// edge recognises, and the edge reconnects at once.
-fn endpoint_config(tls: &ServerTls) -> EndpointConfig {
-    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, &tls.restart_secret())));
+fn endpoint_config(restart_secret: &[u8; 32]) -> EndpointConfig {
+    let mut config = EndpointConfig::new(Arc::new(hmac::Key::new(hmac::HMAC_SHA256, restart_secret)));
     config.cid_generator(|| Box::new(connection_ids()));
     config
+}
+
+/// The hub's endpoint on this socket.
+pub(crate) fn endpoint(
+    socket: UdpSocket,
+    crypto: Arc<QuicServerConfig>,
+    restart_secret: &[u8; 32],
+) -> io::Result<Endpoint> {
+    let mut config = quinn::ServerConfig::with_crypto(crypto);
+    config
+        .transport_config(transport_config())
+        .max_incoming(INCOMING_MAX)
+        .incoming_buffer_size(INCOMING_BYTES)
+        .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+    let runtime = Arc::new(EndpointRuntime::default());
+    let socket = udp::shared(socket, runtime.as_ref())?;
+    Endpoint::new_with_abstract_socket(endpoint_config(restart_secret), Some(config), socket, runtime)
 }
 
 /// Random IDs: any packet may belong to a connection from before the hub's restart. quinn's hashed IDs would show
@@ -70,17 +88,8 @@ fn connection_ids() -> RandomConnectionIdGenerator {
 impl Listener {
     pub(super) fn bind(listen: &Listen, tls: &ServerTls) -> Result<Self, BindError> {
         let socket = listen::udp(&listen.setting, listen.address)?;
-        let mut config = quinn::ServerConfig::with_crypto(tls.quic()?);
-        config
-            .transport_config(transport_config())
-            .max_incoming(INCOMING_MAX)
-            .incoming_buffer_size(INCOMING_BYTES)
-            .incoming_buffer_size_total(INCOMING_BYTES_TOTAL);
+        let endpoint = endpoint(socket, tls.quic()?, &tls.restart_secret());
         let failed = |source: io::Error| BindError::Quic { address: listen.address, source };
-        let runtime = Arc::new(EndpointRuntime::default());
-        let socket = udp::shared(socket, runtime.as_ref()).map_err(failed)?;
-        let endpoint = endpoint_config(tls);
-        let endpoint = Endpoint::new_with_abstract_socket(endpoint, Some(config), socket, runtime);
         Ok(Self { endpoint: endpoint.map_err(failed)? })
     }
 

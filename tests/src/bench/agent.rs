@@ -52,9 +52,8 @@ pub(crate) async fn measure() -> Result<Vec<Row>> {
     let idle =
         format!("a day of an idle node with {IDLE_PODS} pods, from {seconds} s at {HASTE} times the pace");
     Ok(vec![
-        Row::new(&format!("agent with {PODS} pods, resident"), "MB", resident as f64 / 1e6)
-            .target(Some(15.0)),
-        Row::new(&idle, "MB", day / 1e6).target(Some(5.0)),
+        Row::once(&format!("agent with {PODS} pods, resident"), "MB", resident as f64 / 1e6).at_most(15.0),
+        Row::once(&idle, "MB", day / 1e6).at_most(5.0),
     ])
 }
 

@@ -24,18 +24,18 @@ pub(crate) fn measure() -> Result<Vec<Row>> {
     let payload = package::Package::parse(&framed)?.payload;
     let document = kubeedge::encode(&message);
     Ok(vec![
-        Row::new("2 KiB pod, dialect tombolo: package", "B", framed.len() as f64),
-        Row::new("2 KiB pod, dialect tombolo: encode", "ns", {
+        Row::once("2 KiB pod, dialect tombolo: package", "B", framed.len() as f64),
+        Row::once("2 KiB pod, dialect tombolo: encode", "ns", {
             nanos(|| drop(black_box(codec::encode_package(Lane::Delivery, black_box(&frame), false))))
         }),
-        Row::new("2 KiB pod, dialect tombolo: decode", "ns", {
+        Row::once("2 KiB pod, dialect tombolo: decode", "ns", {
             nanos(|| drop(black_box(codec::decode(black_box(payload.clone())))))
         }),
-        Row::new("2 KiB pod, dialect kubeedge: document", "B", document.len() as f64),
-        Row::new("2 KiB pod, dialect kubeedge: encode", "ns", {
+        Row::once("2 KiB pod, dialect kubeedge: document", "B", document.len() as f64),
+        Row::once("2 KiB pod, dialect kubeedge: encode", "ns", {
             nanos(|| drop(black_box(kubeedge::encode(black_box(&message)))))
         }),
-        Row::new("2 KiB pod, dialect kubeedge: decode", "ns", {
+        Row::once("2 KiB pod, dialect kubeedge: decode", "ns", {
             nanos(|| drop(black_box(kubeedge::decode(black_box(&document)))))
         }),
     ])

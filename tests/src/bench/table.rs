@@ -1,18 +1,28 @@
-//! Rows of the printed tables.
+//! The printed tables.
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
 use serde_json::Value;
+use tombolo_tests::median::Median;
 use tombolo_tests::world::Transport;
+
+/// Target of every figure that is compared with the floor and has [`ComparedFigure::limited`]: so many times the floor.
+const TIMES_FLOOR: f64 = 1.5;
 
 /// One figure.
 pub(crate) struct Row {
     name: String,
+    runs: Vec<FigureOfRun>,
+    /// The most that the figure may be.
+    most: Option<f64>,
+    /// How many times the floor the figure may be.
+    times: Option<f64>,
+}
+
+/// A figure in one run, and the floor that was measured just before.
+struct FigureOfRun {
     value: f64,
-    /// The floor's figure, and the ratio of this figure to it.
-    floor: Option<(f64, f64)>,
-    target: Option<f64>,
+    floor: Option<f64>,
 }
 
 /// The results of one run of the floor and one of cloudcore.
@@ -36,107 +46,172 @@ impl Run {
     }
 }
 
-/// The median; none if there are no values.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
-}
-
 impl Row {
-    pub(crate) fn new(name: &str, unit: &str, value: f64) -> Self {
-        let name = if unit.is_empty() { name.to_owned() } else { format!("{name} [{unit}]") };
-        Self { name, value, floor: None, target: None }
+    /// A figure that was measured once, without a floor.
+    pub(crate) fn once(name: &str, unit: &str, value: f64) -> Self {
+        Self::new(name, unit, vec![FigureOfRun { value, floor: None }])
     }
 
-    /// Adds `floor`: the floor's figure and the ratio to it.
-    fn beside(mut self, floor: Option<(f64, f64)>) -> Self {
-        self.floor = floor;
+    fn new(name: &str, unit: &str, runs: Vec<FigureOfRun>) -> Self {
+        let name = if unit.is_empty() { name.to_owned() } else { format!("{name}, {unit}") };
+        Self { name, runs, most: None, times: None }
+    }
+
+    pub(crate) fn at_most(mut self, most: f64) -> Self {
+        self.most = Some(most);
         self
     }
 
-    pub(crate) fn target(mut self, target: Option<f64>) -> Self {
-        self.target = target;
-        self
+    fn target(&self) -> Option<String> {
+        let times = self.times.map(|times| format!("{times} × floor"));
+        let parts: Vec<String> = self.most.map(|most| most.to_string()).into_iter().chain(times).collect();
+        (!parts.is_empty()).then(|| parts.join(" and "))
+    }
+
+    /// In how many runs the target was reached; none without a target.
+    fn reached(&self) -> Option<String> {
+        self.target()?;
+        let reached = |run: &&FigureOfRun| {
+            let within = self.most.is_none_or(|most| run.value <= most);
+            within && self.times.is_none_or(|times| run.floor.is_some_and(|floor| run.value <= times * floor))
+        };
+        Some(format!("{} of {}", self.runs.iter().filter(reached).count(), self.runs.len()))
+    }
+
+    /// The row of a Markdown table.
+    fn line(&self) -> String {
+        let shown = |median: Option<Median>| median.map(|median| format!("{median:.2}")).unwrap_or_default();
+        let floors: Option<Vec<f64>> = self.runs.iter().map(|run| run.floor).collect();
+        let cells = [
+            self.name.clone(),
+            shown(Median::of(self.runs.iter().map(|run| run.value))),
+            shown(floors.and_then(Median::of)),
+            shown(Median::of_ratios(self.runs.iter().map(|run| (Some(run.value), run.floor)))),
+            self.target().unwrap_or_default(),
+            self.reached().unwrap_or_default(),
+        ];
+        format!("| {} |", cells.join(" | "))
     }
 }
 
-/// A figure of `tombolo swarm`, the matching figure of the floor, and the target.
+/// A figure of `tombolo swarm`, the matching figure of the floor, and its targets.
 struct ComparedFigure {
     figure: &'static str,
     floor: Option<&'static str>,
-    /// Absolute target over WebSocket and QUIC; if none, the target is 1.5 times the floor.
-    targets: Option<(f64, f64)>,
+    /// Absolute targets over WebSocket and QUIC.
+    most: Option<(f64, f64)>,
+    /// Whether [`TIMES_FLOOR`] is a target too.
+    limited: bool,
 }
 
-const fn line(
-    figure: &'static str,
-    floor: Option<&'static str>,
-    targets: Option<(f64, f64)>,
-) -> ComparedFigure {
-    ComparedFigure { figure, floor, targets }
+const fn compared(figure: &'static str, floor: &'static str) -> ComparedFigure {
+    ComparedFigure { figure, floor: Some(floor), most: None, limited: false }
 }
 
-const LINES: [ComparedFigure; 20] = [
-    line("connections a second", Some("accepts_per_second"), None),
-    line("processor time to accept a node", Some("accept_cpu_micros"), Some((500.0, 800.0))),
-    line("time until every node is settled", None, None),
-    line("memory per node's objects", None, None),
-    line("memory per connected node, idle", Some("idle_kib_per_connection"), Some((30.0, 45.0))),
-    line("memory per connected node, after work", Some("after_work_kib_per_connection"), Some((30.0, 45.0))),
-    line("memory per node, grown by a large object", None, Some((0.0, 0.0))),
-    line("processor time per delivered update, acknowledged", Some("update_cpu_micros"), None),
-    line("fan-out of one update, p50", Some("fan_out_p50_ms"), None),
-    line("fan-out of one update, p99, median run", Some("fan_out_p99_ms"), None),
-    line("fan-out of one update, p99, worst run", Some("fan_out_p99_worst_ms"), None),
-    line("fan-out of one update, max", None, None),
-    line("queries a second", Some("queries_per_second"), None),
-    line("processor time per query", Some("query_cpu_micros"), None),
-    line("all nodes back and caught up", None, None),
-    line("processor time per reconnect", None, None),
-    line("objects sent again", None, Some((0.0, 0.0))),
-    line("reconnect with nothing changed, sent by the node", None, None),
-    line("reconnect with nothing changed, received", None, None),
-    line("reconnect with nothing changed, round trips", None, Some((1.0, 1.0))),
-];
-
-/// The swarm's figures beside the floor's: for each figure and each ratio, the median of all runs.
-pub(crate) fn beside_floor(transport: Transport, runs: &[Run]) -> Result<Vec<Row>> {
-    let mut rows: Vec<Row> = LINES.iter().filter_map(|line| row(line, transport, runs)).collect();
-    let writes = median(runs.iter().filter_map(Run::writes_per_delivery)).context("no deliveries counted")?;
-    rows.push(Row::new("API writes per delivery", "", writes).target(Some(0.0)));
-    Ok(rows)
+const fn alone(figure: &'static str) -> ComparedFigure {
+    ComparedFigure { figure, floor: None, most: None, limited: false }
 }
 
-fn row(line: &ComparedFigure, transport: Transport, runs: &[Run]) -> Option<Row> {
-    let value = |run: &Run| run.figure(line.figure)?["value"].as_f64();
-    let floor = |run: &Run| run.floor[line.floor?].as_f64();
-    let ratio = |run: &Run| Some(value(run)? / floor(run)?);
-    let unit = runs.first()?.figure(line.figure)?["unit"].as_str().unwrap_or_default();
-    let floors = median(runs.iter().filter_map(floor)).zip(median(runs.iter().filter_map(ratio)));
-    let target = line.targets.map(|(websocket, quic)| match transport {
-        Transport::WebSocket => websocket,
-        Transport::Quic => quic,
-    });
-    let middle = median(runs.iter().filter_map(value))?;
-    Some(Row::new(line.figure, unit, middle).beside(floors).target(target))
-}
+impl ComparedFigure {
+    const fn limited(self) -> Self {
+        Self { limited: true, ..self }
+    }
 
-/// Prints rows under a title.
-pub(crate) fn print(title: &str, rows: &[Row]) {
-    println!("\n{title}");
-    println!("{:<56} {:>12} {:>12} {:>7} {:>10}", "", "Tombolo", "floor", "ratio", "target");
-    for Row { name, value, floor, target } in rows {
-        let (floor, ratio) = (floor.map(|floor| floor.0), floor.map(|floor| floor.1));
-        println!(
-            "{name:<56} {value:>12.2} {:>12} {:>7} {:>10}",
-            number(floor),
-            number(ratio),
-            number(*target)
-        );
+    const fn at_most(self, websocket: f64, quic: f64) -> Self {
+        Self { most: Some((websocket, quic)), ..self }
     }
 }
 
-fn number(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+const LINES: [ComparedFigure; 21] = [
+    compared("connections a second", "accepts_per_second"),
+    compared("processor time to accept a node", "accept_cpu_micros").at_most(500.0, 800.0).limited(),
+    alone("time until every node is settled"),
+    alone("memory per node's objects"),
+    compared("memory per connected node, idle", "idle_kib_per_connection").at_most(30.0, 45.0),
+    compared("memory per connected node, after work", "after_work_kib_per_connection").at_most(30.0, 45.0),
+    alone("memory per connected node, after a large object").at_most(30.0, 45.0),
+    alone("memory per node, grown by a large object"),
+    compared("processor time per delivered update, acknowledged", "update_cpu_micros").limited(),
+    compared("fan-out of one update, p50", "fan_out_p50_ms"),
+    compared("fan-out of one update, p99, median run", "fan_out_p99_ms").limited(),
+    compared("fan-out of one update, p99, worst run", "fan_out_p99_worst_ms").limited(),
+    alone("fan-out of one update, max"),
+    compared("queries a second", "queries_per_second"),
+    compared("processor time per query", "query_cpu_micros").limited(),
+    alone("all nodes back and caught up"),
+    alone("processor time per reconnect"),
+    alone("objects sent again").at_most(0.0, 0.0),
+    alone("reconnect with nothing changed, sent by the node"),
+    alone("reconnect with nothing changed, received"),
+    alone("reconnect with nothing changed, round trips").at_most(1.0, 1.0),
+];
+
+/// The swarm's figures beside the floor's.
+pub(crate) fn beside_floor(transport: Transport, runs: &[Run]) -> Vec<Row> {
+    let mut rows: Vec<Row> = LINES.iter().filter_map(|line| row(line, transport, runs)).collect();
+    let value = |run: &Run| Some(FigureOfRun { value: run.writes_per_delivery()?, floor: None });
+    rows.push(Row::new("API writes per delivery", "", runs.iter().filter_map(value).collect()).at_most(0.0));
+    rows
+}
+
+/// The row of a figure; none if a run lacks it, as the other dialect's runs do.
+fn row(line: &ComparedFigure, transport: Transport, runs: &[Run]) -> Option<Row> {
+    let value = |run: &Run| {
+        let value = run.figure(line.figure)?["value"].as_f64()?;
+        Some(FigureOfRun { value, floor: line.floor.and_then(|name| run.floor[name].as_f64()) })
+    };
+    let unit = runs.first()?.figure(line.figure)?["unit"].as_str().unwrap_or_default();
+    let mut row = Row::new(line.figure, unit, runs.iter().map(value).collect::<Option<Vec<_>>>()?);
+    row.most = line.most.map(|(websocket, quic)| match transport {
+        Transport::WebSocket => websocket,
+        Transport::Quic => quic,
+    });
+    row.times = line.limited.then_some(TIMES_FLOOR);
+    Some(row)
+}
+
+/// Prints rows under a title: medians of the runs, with their range.
+pub(crate) fn print(title: &str, rows: &[Row]) {
+    println!(
+        "\n{title}\n\n| figure | measured | floor | ratio | target | reached, runs |\n|---|---|---|---|---|---|"
+    );
+    for row in rows {
+        println!("{}", row.line());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn run(update: f64, floor: f64) -> Run {
+        let named = |name: &str, unit: &str, value: f64| json!({"name": name, "unit": unit, "value": value});
+        let update = named("processor time per delivered update, acknowledged", "µs", update);
+        Run {
+            floor: json!({"update_cpu_micros": floor}),
+            figures: json!([update, named("deliveries", "", 10.0)]),
+            writes: BTreeMap::from([("create".to_owned(), 1)]),
+        }
+    }
+
+    #[test]
+    fn a_figure_is_compared_with_the_floor_of_its_own_run() {
+        let runs = [run(10.0, 10.0), run(40.0, 20.0), run(28.0, 20.0)];
+        let lines: Vec<String> = beside_floor(Transport::Quic, &runs).iter().map(Row::line).collect();
+        let update = "| processor time per delivered update, acknowledged, µs | 28.00 (10.00–40.00) \
+            | 20.00 (10.00–20.00) | 1.40 (1.00–2.00) | 1.5 × floor | 2 of 3 |";
+        assert_eq!(lines, [update, "| API writes per delivery | 0.10 |  |  | 0 | 0 of 3 |"]);
+    }
+
+    #[test]
+    fn what_has_two_targets_must_reach_both() {
+        let accept = |value: f64, floor: f64| {
+            let run = vec![FigureOfRun { value, floor: Some(floor) }];
+            Row { most: Some(500.0), times: Some(1.5), ..Row::new("accept", "µs", run) }.reached()
+        };
+        let outcomes = [accept(450.0, 400.0), accept(450.0, 200.0), accept(550.0, 400.0)];
+        assert_eq!(outcomes.map(Option::unwrap), ["1 of 1", "0 of 1", "0 of 1"]);
+    }
 }

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Parser;
 use clap::builder::RangedU64ValueParser;
+use tombolo_tests::median::Median;
 
 use target::{EmbeddedServer, MeasuredServer, RealServer};
 use work::{Figure, Plan};
@@ -24,7 +25,8 @@ use work::{Figure, Plan};
 /// What to measure. `cargo xtask api-bench` builds the programs and starts this one.
 #[derive(Parser)]
 struct ApiBenchOptions {
-    /// Runs of each server, alternating; the median of each figure is printed.
+    /// Runs of each server, alternating. Each run is compared with the other server's beside it; the medians are printed,
+    /// with their range.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 
@@ -51,7 +53,7 @@ async fn main() -> Result<()> {
     if let Some(folder) = &options.serve {
         return target::serve(folder).await;
     }
-    println!("{}, middle of {} runs", tombolo_cli::process::machine(), options.runs);
+    println!("{}, median of {} runs", tombolo_cli::process::machine(), options.runs);
     for &objects in &options.objects {
         let plan = Plan { objects, watchers: options.watchers };
         let (mut ours, mut real) = (Vec::new(), Vec::new());
@@ -70,22 +72,38 @@ async fn measure(mut target: impl MeasuredServer, plan: &Plan) -> Result<Vec<Fig
     figures.with_context(|| format!("while {} was measured", target.name()))
 }
 
-/// Prints one line per figure: ours, theirs, and how many times larger theirs is.
+/// Prints one row per figure: ours, theirs, and how many times more theirs is, in each run beside the other.
 fn print(objects: usize, ours: &[Vec<Figure>], real: &[Vec<Figure>]) -> Result<()> {
-    println!("\n{objects} ConfigMaps of 1 KiB");
-    println!("{:<46} {:>12} {:>16} {:>8} {:>8}", "", "embedded", "apiserver + etcd", "times", "aim");
+    println!("\n{objects} ConfigMaps of 1 KiB\n");
+    println!(
+        "| figure | embedded | kube-apiserver with etcd | times | aim | reached, runs |\n|---|---|---|---|---|---|"
+    );
     for (index, figure) in ours.first().context("no run")?.iter().enumerate() {
-        let middle = |runs: &[Vec<Figure>]| {
-            let mut values: Vec<f64> = runs.iter().map(|run| run[index].value).collect();
-            values.sort_by(f64::total_cmp);
-            values[values.len() / 2]
-        };
-        let (own, other) = (middle(ours), middle(real));
-        let name = format!("{} [{}]", figure.name, figure.unit);
-        let aim = figure.aim.map_or_else(|| "-".to_owned(), |aim| format!("{aim:.0}"));
-        // A growth of zero has no ratio.
-        let times = if own > 0.0 { format!("{:.1}", other / own) } else { "-".to_owned() };
-        println!("{name:<46} {own:>12.1} {other:>16.1} {times:>8} {aim:>8}");
+        let value = |run: &Vec<Figure>| run.get(index).map(|figure| figure.value);
+        let pairs: Vec<_> = real.iter().map(value).zip(ours.iter().map(value)).collect();
+        let shown = |median: Option<Median>| median.map(|median| format!("{median:.1}")).unwrap_or_default();
+        let (own, other) =
+            (Median::of(ours.iter().filter_map(value)), Median::of(real.iter().filter_map(value)));
+        let reached = figure.aim.map(|aim| {
+            let count = pairs.iter().filter(|(other, own)| is_reached(aim, *own, *other)).count();
+            format!("{count} of {}", pairs.len())
+        });
+        println!(
+            "| {}, {} | {} | {} | {} | {} | {} |",
+            figure.name,
+            figure.unit,
+            shown(own),
+            shown(other),
+            // A growth of zero has no ratio.
+            shown(Median::of_ratios(pairs)),
+            figure.aim.map(|aim| aim.to_string()).unwrap_or_default(),
+            reached.unwrap_or_default()
+        );
     }
     Ok(())
+}
+
+/// Whether the other server takes at least `aim` times as much as ours, in one run.
+fn is_reached(aim: f64, own: Option<f64>, other: Option<f64>) -> bool {
+    own.zip(other).is_some_and(|(own, other)| other > 0.0 && own * aim <= other)
 }

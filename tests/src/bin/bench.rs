@@ -31,8 +31,8 @@ use tombolo_tests::world::{Api, Transport, World};
 /// What to measure. `cargo xtask bench` builds the programs and starts this one.
 #[derive(Parser)]
 struct BenchOptions {
-    /// Runs of the floor and of cloudcore, alternating, so that other load on the machine affects both; the median
-    /// counts.
+    /// Runs of the floor and of cloudcore, alternating, so that other load on the machine affects both. Each run is
+    /// compared with the floor just before it; the medians are printed, with their range.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 
@@ -68,7 +68,7 @@ async fn main() -> Result<()> {
         }
         return Ok(());
     }
-    println!("{}, middle of {runs} runs", tombolo_cli::process::machine());
+    println!("{}, median of {runs} runs", tombolo_cli::process::machine());
     for nodes in nodes.iter().map(u32::to_string) {
         for (transport, spoken) in CHANNELS {
             if dialect.is_none_or(|dialect| dialect == spoken) {
@@ -101,7 +101,7 @@ async fn hub(transport: Transport, dialect: &str, nodes: &str, count: u32) -> Re
     }
     table::print(
         &format!("{nodes} nodes over {}, dialect {dialect}", transport.setting()),
-        &table::beside_floor(transport, &runs)?,
+        &table::beside_floor(transport, &runs),
     );
     let last = runs.last().context("there is a run")?;
     println!("writes of cloudcore in the audit log of the last run:");

@@ -16,10 +16,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use tombolo_cli::process::{Process, machine};
+use tombolo_tests::median::Median;
 
 use cluster::Cluster;
 
-/// Runs of lists and of changes; the median is printed.
+/// Runs of lists and of changes; the median is printed, with its range.
 const RUNS: usize = 3;
 
 #[derive(Parser)]
@@ -38,54 +39,75 @@ async fn main() -> Result<()> {
     let EdgeBenchOptions { seconds, quick } = EdgeBenchOptions::parse();
     let edgecore = edgecore(if quick { "dist" } else { "device" })?;
     println!(
-        "{}, edgecore {}; times are the middle of {RUNS} runs",
+        "{}, edgecore {}; times are the median of {RUNS} runs\n",
         machine(),
         if quick { "of the profile dist" } else { "built for a device" }
     );
+    println!("| figure | measured | target | reached, runs |\n|---|---|---|---|");
     let cluster = Cluster::start(&edgecore).await?;
     let agent = Process::new(cluster.world.edge_id(cluster::NODE).context("edgecore is not running")?)?;
     let names = names::measure(cluster.dns, agent, Duration::from_secs(seconds)).await?;
-    row("DNS answers for each second of processor time", "1/s", names.each_cpu_second, Some(50_000.0));
-    row("DNS answers each second, one client process beside it", "1/s", names.each_second, None);
-    row("DNS questions without an answer", "%", 100.0 * names.lost, None);
+    let target = Target::AtLeast(50_000.0);
+    row("DNS answers for each second of processor time, 1/s", &[names.each_cpu_second], target);
+    row("DNS answers each second, one client process beside it, 1/s", &[names.each_second], Target::None);
+    row("DNS questions without an answer, %", &[100.0 * names.lost], Target::None);
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         runs.push(wrapper::lists(cluster.wrapper).await?);
     }
-    let lists = Spread::middle(&runs);
-    row("list of 1,000 slices through the wrapper, p50", "ms", millis(lists.p50), None);
-    row("list of 1,000 slices through the wrapper, p99", "ms", millis(lists.p99), Some(5.0));
+    let millis = |times: &[Spread], of: fn(&Spread) -> Duration| -> Vec<f64> {
+        times.iter().map(|run| of(run).as_secs_f64() * 1e3).collect()
+    };
+    row("list of 1,000 slices through the wrapper, p50, ms", &millis(&runs, |run| run.p50), Target::None);
+    row(
+        "list of 1,000 slices through the wrapper, p99, ms",
+        &millis(&runs, |run| run.p99),
+        Target::AtMost(5.0),
+    );
     // Names and slices have been answered, so the agent holds everything by now.
-    row("agent, resident", "MB", agent.read()?.resident as f64 / 1e6, Some(25.0));
+    row("agent, resident, MB", &[megabytes(agent)?], Target::AtMost(25.0));
     for watchers in [1, 100] {
         let mut runs = Vec::new();
         for run in 0..RUNS {
             runs.push(wrapper::watches(&cluster, agent, watchers, run).await?);
         }
         let times: Vec<Spread> = runs.iter().map(|watched| watched.times).collect();
-        let (times, cpu) = (Spread::middle(&times), middle(runs.iter().map(|watched| watched.cpu)));
+        let cpu: Vec<f64> = runs.iter().map(|watched| watched.cpu.as_secs_f64() * 1e6).collect();
         let name = |what: &str| format!("{what}, {watchers} watchers");
-        row(&name("change from the hub to a watcher of the wrapper, p50"), "ms", millis(times.p50), None);
-        let target = (watchers == 1).then_some(2.0);
-        row(&name("change from the hub to a watcher of the wrapper, p99"), "ms", millis(times.p99), target);
-        row(&name("processor time of the agent for a change"), "µs", cpu.as_secs_f64() * 1e6, None);
+        let (p50, p99) = (millis(&times, |run| run.p50), millis(&times, |run| run.p99));
+        row(&name("change from the hub to a watcher of the wrapper, p50, ms"), &p50, Target::None);
+        let target = if watchers == 1 { Target::AtMost(2.0) } else { Target::None };
+        row(&name("change from the hub to a watcher of the wrapper, p99, ms"), &p99, target);
+        row(&name("processor time of the agent for a change, µs"), &cpu, Target::None);
     }
-    row(
-        "agent, resident with 100 watchers after 1,800 changes",
-        "MB",
-        agent.read()?.resident as f64 / 1e6,
-        None,
-    );
+    row("agent, resident with 100 watchers after 1,800 changes, MB", &[megabytes(agent)?], Target::None);
     Ok(())
 }
 
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
+fn megabytes(agent: Process) -> Result<f64> {
+    Ok(agent.read()?.resident as f64 / 1e6)
 }
 
-fn row(name: &str, unit: &str, value: f64, target: Option<f64>) {
-    let target = target.map(|target| format!("   target {target}")).unwrap_or_default();
-    println!("{name:90} {value:>12.2} {unit:4}{target}");
+/// What a figure should be.
+#[derive(Clone, Copy)]
+enum Target {
+    None,
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// Prints a row of the table: the median of the runs with its range, and in how many runs the target was reached.
+fn row(name: &str, runs: &[f64], target: Target) {
+    let count = |reached: &dyn Fn(f64) -> bool| {
+        format!("{} of {}", runs.iter().filter(|value| reached(**value)).count(), runs.len())
+    };
+    let (target, reached) = match target {
+        Target::None => (String::new(), String::new()),
+        Target::AtMost(most) => (most.to_string(), count(&|value| value <= most)),
+        Target::AtLeast(least) => (format!("at least {least}"), count(&|value| value >= least)),
+    };
+    let measured = Median::of(runs.iter().copied()).map(|median| format!("{median:.2}")).unwrap_or_default();
+    println!("| {name} | {measured} | {target} | {reached} |");
 }
 
 /// The `edgecore` that `cargo xtask edge-bench` has built.
@@ -110,16 +132,4 @@ impl Spread {
         let at = |percent: usize| times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)));
         Self { p50: at(50).copied().unwrap_or_default(), p99: at(99).copied().unwrap_or_default() }
     }
-
-    /// The median of each figure.
-    fn middle(runs: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> Duration| middle(runs.iter().map(figure));
-        Self { p50: of(|run| run.p50), p99: of(|run| run.p99) }
-    }
-}
-
-fn middle(times: impl Iterator<Item = Duration>) -> Duration {
-    let mut times: Vec<Duration> = times.collect();
-    times.sort();
-    times.get(times.len() / 2).copied().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The floor: the cost of the bare libraries (docs/benchmarks.md#where-the-time-goes).
+//! The floor: the cost of the bare libraries (docs/benchmarks.md#the-hub-beside-its-floor).
 //!
 //! A server and a client made of rustls and tungstenite, or of quinn, run as two processes without any further logic.
 //! The figures come from the server's `/proc` entry. With `--dialect kubeedge`, the messages have the number, the

@@ -1,18 +1,15 @@
 //! One connection that carries messages, either of the bare libraries or a link.
 
-use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use quinn::{Connection, RecvStream, SendStream};
-use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame as WebSocketFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use tombolo_link::{Link, LinkEvent};
@@ -51,26 +48,6 @@ pub(crate) fn message(kind: u8, stamp: u64, len: usize) -> Bytes {
 pub(crate) fn stamp(message: &Bytes) -> u64 {
     let digits = message.get(1..17).and_then(|digits| std::str::from_utf8(digits).ok());
     digits.and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
-}
-
-/// tungstenite's configuration for both sides of the bare run, with the smallest reasonable buffers.
-pub(crate) fn websocket_config() -> WebSocketConfig {
-    WebSocketConfig::default().read_buffer_size(4096).write_buffer_size(0)
-}
-
-/// The same for a client whose small messages may be sent together, as a hollow node does.
-pub(crate) fn gathering_config() -> WebSocketConfig {
-    websocket_config().write_buffer_size(1024)
-}
-
-/// A UDP socket on loopback with space for a thousand acknowledgements at once. Without it, the floor would measure the
-/// kernel dropping them.
-pub(crate) fn udp_socket() -> std::io::Result<UdpSocket> {
-    const KERNEL_BUFFER: usize = 4 * 1024 * 1024;
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    SockRef::from(&socket).set_recv_buffer_size(KERNEL_BUFFER)?;
-    SockRef::from(&socket).set_send_buffer_size(KERNEL_BUFFER)?;
-    Ok(socket)
 }
 
 /// A connection.

@@ -4,13 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use bytes::BytesMut;
 use futures::{StreamExt, stream};
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
+use quinn::{ClientConfig, Endpoint};
 use rustls_pki_types::ServerName;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -22,23 +21,23 @@ use tokio_tungstenite::client_async_with_config;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::Data;
 use tombolo_cli::process::Process;
 use tombolo_link::client::{Choice, Connector, QuicSocket, Target};
+use tombolo_link::tuning;
 use tombolo_runtime::Tasks;
+use tombolo_tests::world::ALLOCATOR;
 
 use crate::args::{Args, FloorTransport, Stack};
-use crate::channel::{Channel, QuicChannel, gathering_config, kind, message, stamp, udp_socket};
+use crate::channel::{Channel, QuicChannel, kind, message, stamp};
 use crate::exchange::Exchange;
 use crate::pki;
 use crate::report::FloorReport;
 use crate::server::now_nanos;
 
-/// Connections opened before the measurement and kept, so that one-time costs are not counted.
+/// Connections opened before the measurement and kept, so that one-time costs are not counted; as many as hollow nodes
+/// (`tombolo swarm`), and part of the number of connections as well.
 const WARM_UP: usize = 20;
 
 /// Concurrent handshakes, as many as hollow nodes make.
 const DIALS_AT_ONCE: usize = 64;
-
-/// Time for the kernel and the allocator to settle before memory is read.
-const SETTLE: Duration = Duration::from_secs(1);
 
 /// The serving process and the pipe to it.
 struct Server {
@@ -54,6 +53,8 @@ impl Server {
             .args(["serve", "--transport", args.transport_name(), "--stack", args.stack_name()])
             .args(["--dialect", args.dialect.name(), "--pki"])
             .arg(dir)
+            // The server allocates as the measured cloudcore does.
+            .envs(ALLOCATOR)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -109,24 +110,24 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<FloorReport> {
     });
     let mut report = FloorReport::new(args);
 
-    connect(&dialler, &fleet, 0, WARM_UP).await?;
-    server.command(format!("connected {WARM_UP}")).await?;
-    tokio::time::sleep(SETTLE).await;
-    let (before, begin) = (server.process.read()?, Instant::now());
-    connect(&dialler, &fleet, WARM_UP, args.connections).await?;
-    let total = WARM_UP + args.connections;
+    let total = args.connections;
+    let warm = WARM_UP.min(total / 10);
+    connect(&dialler, &fleet, warm).await?;
+    server.command(format!("connected {warm}")).await?;
+    let (before, begin) = (server.process.at_rest().await?, Instant::now());
+    connect(&dialler, &fleet, total - warm).await?;
     server.command(format!("connected {total}")).await?;
-    report.accepted(server.process.read()?.cpu.saturating_sub(before.cpu), begin.elapsed());
-    tokio::time::sleep(SETTLE).await;
-    report.idle_memory(server.process.read()?.resident.saturating_sub(before.resident));
+    report.accepted(server.process.read()?.cpu.saturating_sub(before.cpu), begin.elapsed(), total - warm);
+    let idle = server.process.at_rest().await?;
+    report.idle_memory(idle.resident.saturating_sub(before.resident), total - warm);
 
     updates(&mut server, &fleet, &mut report, total).await?;
     queries(&mut server, &fleet, &mut report, total, args.queries).await?;
     if args.large {
         server.command(format!("large {total}")).await?;
     }
-    tokio::time::sleep(SETTLE).await;
-    report.memory_after_work(server.process.read()?.resident.saturating_sub(before.resident));
+    let after = server.process.at_rest().await?;
+    report.memory_after_work(after.resident.saturating_sub(before.resident), total - warm);
     server.child.kill().await?;
     Ok(report)
 }
@@ -165,9 +166,8 @@ async fn queries(
     Ok(())
 }
 
-async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, first: usize, count: usize) -> anyhow::Result<()> {
-    let mut dials =
-        stream::iter(first..first + count).map(|_| dialler.dial()).buffer_unordered(DIALS_AT_ONCE);
+async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, count: usize) -> anyhow::Result<()> {
+    let mut dials = stream::iter(0..count).map(|_| dialler.dial()).buffer_unordered(DIALS_AT_ONCE);
     while let Some(channel) = dials.next().await {
         let client = client(channel?, Arc::clone(fleet));
         fleet.tasks.spawn_isolated("client", client);
@@ -219,7 +219,7 @@ async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
 /// Opens connections of one kind.
 enum Dialler {
     WebSocket(TlsConnector, SocketAddr, Data),
-    Quic(Endpoint, SocketAddr),
+    Quic(Endpoint, ClientConfig, SocketAddr),
     Link(Target, tombolo_link::tls::ClientTls, QuicSocket),
 }
 
@@ -232,10 +232,8 @@ impl Dialler {
             }
             (Stack::Bare, FloorTransport::Quic) => {
                 let crypto = QuicClientConfig::try_from(pki::client(dir, b"floor")?)?;
-                let runtime = Arc::new(TokioRuntime);
-                let mut endpoint = Endpoint::new(EndpointConfig::default(), None, udp_socket()?, runtime)?;
-                endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
-                Self::Quic(endpoint, address)
+                let (endpoint, config) = tuning::quic_client(Arc::new(crypto))?;
+                Self::Quic(endpoint, config, address)
             }
             (Stack::Link, transport) => {
                 let choice = match transport {
@@ -254,15 +252,16 @@ impl Dialler {
         match self {
             Self::WebSocket(connector, address, data) => {
                 let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
+                tuning::tcp(&stream)?;
                 let name = ServerName::from(address.ip());
-                let tls = TlsStream::Client(connector.connect(name, stream).await?);
-                let url = format!("wss://{address}/");
-                let (stream, _) = client_async_with_config(url, tls, Some(gathering_config())).await?;
+                let mut tls = connector.connect(name, stream).await?;
+                tuning::tls(tls.get_mut().1);
+                let (url, tls) = (format!("wss://{address}/"), TlsStream::Client(tls));
+                let (stream, _) = client_async_with_config(url, tls, Some(tuning::websocket())).await?;
                 Ok(Channel::WebSocket(Box::new(stream), *data))
             }
-            Self::Quic(endpoint, address) => {
-                let connection = endpoint.connect(*address, "127.0.0.1")?.await?;
+            Self::Quic(endpoint, config, address) => {
+                let connection = endpoint.connect_with(config.clone(), *address, "127.0.0.1")?.await?;
                 let (mut send, receive) = connection.open_bi().await?;
                 // The server sees the stream when its first byte arrives.
                 send.write_all(&[0, 0, 0, 1, kind::HELLO]).await?;

@@ -52,17 +52,17 @@ impl FloorReport {
         }
     }
 
-    pub(crate) fn accepted(&mut self, cpu: Duration, took: Duration) {
-        self.accept_cpu_micros = cpu.as_secs_f64() * 1e6 / self.connections as f64;
-        self.accepts_per_second = self.connections as f64 / took.as_secs_f64();
+    pub(crate) fn accepted(&mut self, cpu: Duration, took: Duration, count: usize) {
+        self.accept_cpu_micros = cpu.as_secs_f64() * 1e6 / count as f64;
+        self.accepts_per_second = count as f64 / took.as_secs_f64();
     }
 
-    pub(crate) fn idle_memory(&mut self, bytes: u64) {
-        self.idle_kib_per_connection = bytes as f64 / 1024.0 / self.connections as f64;
+    pub(crate) fn idle_memory(&mut self, bytes: u64, count: usize) {
+        self.idle_kib_per_connection = bytes as f64 / 1024.0 / count as f64;
     }
 
-    pub(crate) fn memory_after_work(&mut self, bytes: u64) {
-        self.after_work_kib_per_connection = bytes as f64 / 1024.0 / self.connections as f64;
+    pub(crate) fn memory_after_work(&mut self, bytes: u64, count: usize) {
+        self.after_work_kib_per_connection = bytes as f64 / 1024.0 / count as f64;
     }
 
     /// Records the update phase. `rounds` has the latencies of each update, in nanoseconds.
@@ -116,8 +116,8 @@ fn sorted(mut values: Vec<u64>) -> Vec<u64> {
     values
 }
 
-/// A percentile of sorted values; 0 if there are none.
+/// A percentile of sorted values, by the rule of `tombolo swarm`; 0 if there are none.
 fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    let rank = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;
     sorted.get(rank).copied().unwrap_or_default()
 }

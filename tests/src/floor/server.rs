@@ -3,7 +3,7 @@
 //! It reads commands from standard input, one per line, and answers each with one line on standard output.
 
 use std::io::Write as _;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +12,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use bytes::{Bytes, BytesMut};
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_tungstenite::accept_async_with_config;
 use tombolo_link::server::{self as links, Arrival, Limits, Listen, ServerConfig};
+use tombolo_link::tuning;
 use tombolo_runtime::{Drain, Tasks};
 
 use crate::args::{Args, FloorTransport, Stack};
-use crate::channel::{Channel, QuicChannel, kind, message, udp_socket, websocket_config};
+use crate::channel::{Channel, QuicChannel, kind, message};
 use crate::exchange::{Exchange, LARGE_LEN};
 use crate::pki;
 
@@ -119,11 +119,13 @@ async fn listen_websocket(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
     hub.tasks.clone().spawn("listener", async move {
         loop {
             let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
+            tuning::tcp(&stream)?;
             let (acceptor, hub) = (acceptor.clone(), Arc::clone(&hub));
             hub.tasks.clone().spawn_isolated("handshake", async move {
-                let tls = TlsStream::Server(acceptor.accept(stream).await?);
-                let stream = accept_async_with_config(tls, Some(websocket_config())).await?;
+                let mut tls = acceptor.accept(stream).await?;
+                tuning::tls(tls.get_mut().1);
+                let tls = TlsStream::Server(tls);
+                let stream = accept_async_with_config(tls, Some(tuning::websocket())).await?;
                 // The handshake's future must not stay alive with the connection.
                 let channel = Channel::WebSocket(Box::new(stream), hub.exchange.data);
                 hub.tasks.spawn_isolated("connection", serve(channel, Arc::clone(&hub)));
@@ -138,9 +140,8 @@ async fn listen_websocket(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
 
 fn listen_quic(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
     let crypto = QuicServerConfig::try_from(pki::server(dir, b"floor")?)?;
-    let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    let runtime = Arc::new(TokioRuntime);
-    let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), udp_socket()?, runtime)?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let endpoint = tuning::quic_server(socket, Arc::new(crypto))?;
     let port = endpoint.local_addr()?.port();
     let hub = Arc::clone(hub);
     hub.tasks.clone().spawn("listener", async move {

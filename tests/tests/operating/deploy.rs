@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tombolo_testkit::{ControlPlane, ControlPlaneOptions, cluster_or_skip};
 use tombolo_tests::source::{documents, root};
-use tombolo_tests::world::binary;
+use tombolo_tests::world::{ALLOCATOR, binary};
 
 fn document(path: &str, kind: &str) -> Value {
     let all = documents(&root().join("deploy").join(path)).unwrap();
@@ -65,6 +65,9 @@ fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settin
         pod["serviceAccountName"],
         document("cloudcore/10-rights.yaml", "ServiceAccount")["metadata"]["name"]
     );
+    let variables: Vec<Value> =
+        ALLOCATOR.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
+    assert_eq!(container["env"], json!(variables), "what the tests and the benchmarks start cloudcore with");
     let grace = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
     assert!(grace > config.drain_grace.as_secs(), "killed before it has drained");
     let arguments = container["args"].as_array().unwrap().iter().map(|argument| argument.as_str().unwrap());
