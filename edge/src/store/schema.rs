@@ -16,7 +16,7 @@ use super::subscription::Selection;
 
 /// Newest schema that this program reads, and the one that it writes. Schema 2 records in the log which subscriptions
 /// see a change. Schema 3 adds kept answers about single objects and reports about leases, schema 4 objects that the
-/// cloud cannot read, schema 5 whole content hashes. A test keeps a store of schema 1.
+/// cloud cannot read, schema 5 whole content hashes. Tests keep stores of schemas 1 and 5.
 pub(super) const SCHEMA: u32 = 5;
 
 /// Values that exist once.

@@ -10,6 +10,7 @@ use crate::object::{
 };
 
 mod strategies;
+mod version_1;
 
 /// Protobuf of a frame, modified before it is decoded.
 fn tampered(frame: &Frame, change: impl FnOnce(&mut wire::frame::Kind)) -> Result<Frame, CodecError> {
