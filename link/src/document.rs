@@ -420,7 +420,9 @@ impl QueuedDocument {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+    use tombolo_proto::message::{
+        Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source,
+    };
 
     use super::*;
 
@@ -429,7 +431,7 @@ mod tests {
             Source::EdgeController,
             Group::Resource,
             Operation::Query,
-            LocalPath::CaCertificate.into(),
+            ResourcePath::CaCertificate,
         );
         let id = MessageId::parse("m").expect("an id");
         Outgoing::message(number, &Message::new(id, 1, route, Content::text(text)))

@@ -19,7 +19,7 @@ mod tests {
 
     use super::*;
     use crate::frame::{ApiRequest, Frame, Request, RequestBody};
-    use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+    use crate::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
     use crate::{RequestId, codec, kubeedge};
 
     fn shares(whole: &Bytes, part: &Bytes) -> bool {
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_of_a_large_frame_is_its_body_alone() {
-        let route = Route::new(Source::Edged, Group::Meta, Operation::Query, LocalPath::Null.into());
+        let route = Route::new(Source::Edged, Group::Meta, Operation::Query, ResourcePath::Null);
         let content = Content::text(&"c".repeat(100));
         let id = MessageId::parse("m").expect("an id");
         let bodies = [

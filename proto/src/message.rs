@@ -18,7 +18,7 @@ pub(crate) use content::BorrowedText;
 pub use content::{Content, ContentError};
 pub use id::MessageId;
 pub use outcome::{Outcome, StatusDetails, StatusError, is_passing};
-pub use path::{LocalPath, ObjectPath, ResourcePath};
+pub use path::{ObjectPath, ResourcePath};
 pub use raw::FieldError;
 pub(crate) use raw::RawMessage;
 pub(crate) use words::open_words;

@@ -13,7 +13,7 @@ use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_proto::frame::{Inventory, Reply, ReplyBody, Request, RequestBody, Subscribe};
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, MessageId, Operation, Route, Source, StatusError,
+    Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source, StatusError,
 };
 use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb, Watch};
 use tombolo_proto::{RequestId, SubscriptionId};
@@ -148,14 +148,14 @@ impl MetaServer {
         }
         let RequestBody::Message(message) = &request.body else { return false };
         Up::is_application(message)
-            && (message.route.resource.local == LocalPath::WatchSync
+            && (message.route.resource == ResourcePath::WatchSync
                 || message.content.read::<Asked>().is_ok_and(|asked| asked.verb == Verb::Watch))
     }
 
     /// Processes a request for which [`Self::concerns`] is true.
     pub(super) fn take(&mut self, request: Request, now: Instant) {
         let RequestBody::Message(message) = request.body else { return };
-        let sync = message.route.resource.local == LocalPath::WatchSync;
+        let sync = message.route.resource == ResourcePath::WatchSync;
         let asker = Asker { request: request.id, sync, until: now + request.timeout };
         let (len, max) = (message.content.as_json().len(), if sync { SYNC_LEN_MAX } else { WATCH_LEN_MAX });
         if len > max {
@@ -414,7 +414,7 @@ impl MetaServer {
     /// Sends an answer. The session fills in id, time, route and parent, so nothing of the request need be kept for
     /// them.
     fn reply(&mut self, id: RequestId, operation: Operation, content: Content) {
-        let path = LocalPath::ApplicationReply.into();
+        let path = ResourcePath::ApplicationReply;
         let route = Route::new(Source::DynamicController, Group::Resource, operation, path);
         let answer = Message::new(MessageId::from_random_bytes([0; 16]), 0, route, content);
         self.actions.push_back(Action::Reply(Reply { id, body: ReplyBody::Message(Box::new(answer)) }));

@@ -13,7 +13,7 @@ use tombolo_apicore::query::path::{self, ResourcePath as ApiPath, Target};
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Route, Source, StatusError,
+    Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source, StatusError,
 };
 use tombolo_proto::object::Resource;
 use tombolo_proto::session::kubeedge::{
@@ -46,7 +46,7 @@ pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Bo
             format!("the cloud speaks dialect kubeedge, which has no message for {method} {path_and_query}");
         Box::new(StatusError::new(501, "NotImplemented", &text))
     })?;
-    let resource = ResourcePath::from(LocalPath::Null);
+    let resource = ResourcePath::Null;
     let route = Route::new(Source::MetaServer, Group::DynamicController, Operation::Null, resource);
     Ok(Message::new(MessageId::from_random_bytes([0; 16]), 0, route, record.to_content()))
 }

@@ -13,8 +13,8 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::limits::REQUEST_TIMEOUT_MAX;
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
-    ResourceType, Route, Source, StatusError,
+    Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Route, Source,
+    StatusError,
 };
 use tombolo_proto::session::kubeedge::{Kinds, Shape, completed, resource_of};
 
@@ -106,8 +106,7 @@ pub(super) fn message_of(call: &ApiRequest, node: &NodeId) -> Result<Message, Bo
 
 /// Creates a message of the agent about an object.
 pub(super) fn message(operation: Operation, path: ObjectPath, content: Content) -> Message {
-    let resource = ResourcePath::from(LocalPath::Object(path));
-    let route = Route::new(Source::Edged, Group::Meta, operation, resource);
+    let route = Route::new(Source::Edged, Group::Meta, operation, path.into());
     Message::new(MessageId::from_random_bytes([0; 16]), 0, route, content)
 }
 

@@ -11,8 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::MissedTickBehavior;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
-    ResourceType, Route, Source,
+    Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Route, Source,
 };
 use tombolo_runtime::{Backoff, BackoffConfig};
 use tracing::{debug, info, warn};
@@ -180,9 +179,8 @@ impl<'a> Presence<'a> {
     async fn register(&mut self, rng: &mut StdRng) -> Result<Option<String>, NotRegistered> {
         let upstream = self.upstream;
         let object = self.wanted();
-        let path = LocalPath::Object(ObjectPath::new("", ResourceType::Node, upstream.node.as_str()));
-        let resource = ResourcePath::from(path);
-        let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, resource);
+        let path = ObjectPath::new("", ResourceType::Node, upstream.node.as_str());
+        let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
         let content = Content::from_value(&object).map_err(|error| error.to_string())?;
         let id = MessageId::from_random_bytes(rng.random());
         let message = Message::new(id, now_micros() / 1000, route, content);

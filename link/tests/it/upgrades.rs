@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 use tombolo_link::server::{Arrival, Limits};
 use tombolo_link::{DocumentEvent, DocumentLink, LinkError, SUBPROTOCOL, tls};
-use tombolo_proto::message::{Content, Group, LocalPath, MessageId, Operation, Route, Source};
+use tombolo_proto::message::{Content, Group, MessageId, Operation, ResourcePath, Route, Source};
 use tombolo_proto::session::kubeedge::Outgoing;
 
 use crate::pki::Ca;
@@ -293,7 +293,7 @@ async fn kubeedge(hub: &mut Hub) -> DocumentLink {
 }
 
 fn document(number: u64, text: &str) -> Outgoing {
-    let resource = LocalPath::CaCertificate.into();
+    let resource = ResourcePath::CaCertificate;
     let route = Route::new(Source::CloudHub, Group::Resource, Operation::Response, resource);
     let id = MessageId::parse("m").unwrap();
     Outgoing::message(number, &tombolo_proto::message::Message::new(id, 1, route, Content::text(text)))

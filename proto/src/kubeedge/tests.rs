@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::strategies;
-use crate::message::{Group, LocalPath, Operation, Outcome, ResourceType, Source};
+use crate::message::{Group, Operation, Outcome, ResourcePath, ResourceType, Source};
 
 fn read(text: &str) -> Message {
     decode(&Bytes::copy_from_slice(text.as_bytes())).unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -18,7 +18,7 @@ fn the_heartbeat_is_understood() {
     assert_eq!(heartbeat.route.source, Source::WebSocket);
     assert_eq!(heartbeat.route.group, Group::Resource);
     assert_eq!(heartbeat.route.operation, Operation::Keepalive);
-    assert_eq!(heartbeat.route.resource.local, LocalPath::Keepalive);
+    assert_eq!(heartbeat.route.resource, ResourcePath::Keepalive);
     assert_eq!(heartbeat.content, Content::ping());
 }
 

@@ -21,15 +21,10 @@ const TASK_GROUP: [&str; 2] = ["operations.kubeedge.io", "v1alpha2"];
 
 /// `route.resource` as on the wire. A path always prints the text that it was read from. KubeEdge's cloudcore puts
 /// `node/<node>/` before it inside the cloud; here a connection belongs to one node, and no path names it.
+///
+/// The set is open: a path of no known shape reads as `Other`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ResourcePath {
-    /// The path.
-    pub local: LocalPath,
-}
-
-/// The shape of a resource path. The set is open: a path of no known shape reads as `Other`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum LocalPath {
+pub enum ResourcePath {
     /// No resource was given.
     Unset,
     /// `<namespace>/<type>[/<name>]`.
@@ -100,13 +95,7 @@ impl ObjectPath {
 
 impl From<ObjectPath> for ResourcePath {
     fn from(object: ObjectPath) -> Self {
-        LocalPath::Object(object).into()
-    }
-}
-
-impl From<LocalPath> for ResourcePath {
-    fn from(local: LocalPath) -> Self {
-        Self { local }
+        Self::Object(object)
     }
 }
 
@@ -117,33 +106,24 @@ impl ResourcePath {
     /// [`IdError`] when the path is longer than [`limits::RESOURCE_LEN_MAX`] or has control characters.
     pub fn parse_wire(text: &str) -> Result<Self, IdError> {
         check_text(text)?;
-        Ok(LocalPath::parse(text).into())
+        Ok(Self::parse(text))
     }
 
     /// The wire spelling.
     #[must_use]
     pub fn to_wire(&self) -> String {
-        self.local.to_string()
+        self.to_string()
     }
 
     /// The object that the path names, when it has that shape.
     #[must_use]
     pub fn as_object(&self) -> Option<&ObjectPath> {
-        match &self.local {
-            LocalPath::Object(object) => Some(object),
+        match self {
+            Self::Object(object) => Some(object),
             _ => None,
         }
     }
-}
 
-fn check_text(text: &str) -> Result<(), IdError> {
-    if text.len() > limits::RESOURCE_LEN_MAX || text.chars().any(char::is_control) {
-        return Err(IdError::new("resource path", text, "must be at most 2048 printable bytes"));
-    }
-    Ok(())
-}
-
-impl LocalPath {
     fn parse(text: &str) -> Self {
         let other = || Self::Other(text.into());
         let mut parts = [""; 7];
@@ -189,6 +169,13 @@ impl LocalPath {
     }
 }
 
+fn check_text(text: &str) -> Result<(), IdError> {
+    if text.len() > limits::RESOURCE_LEN_MAX || text.chars().any(char::is_control) {
+        return Err(IdError::new("resource path", text, "must be at most 2048 printable bytes"));
+    }
+    Ok(())
+}
+
 fn all_present(parts: &[&str]) -> bool {
     parts.iter().all(|part| !part.is_empty())
 }
@@ -202,12 +189,6 @@ fn object_path(namespace: &str, kind: &str, name: Option<&str>) -> ObjectPath {
 }
 
 impl fmt::Display for ResourcePath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.local.fmt(f)
-    }
-}
-
-impl fmt::Display for LocalPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unset => Ok(()),

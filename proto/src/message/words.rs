@@ -197,7 +197,7 @@ impl Operation {
 
 open_words! {
     /// Type segment of a resource path (docs/reference/kubeedge.md#resource-types). `k8s/ca.crt` is not a type but a
-    /// whole path, see [`LocalPath::CaCertificate`](super::LocalPath::CaCertificate).
+    /// whole path, see [`ResourcePath::CaCertificate`](super::ResourcePath::CaCertificate).
     ResourceType {
         /// A Pod.
         Pod = "pod",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tombolo_proto::frame::RefusalReason;
 use tombolo_proto::limits::KUBEEDGE_FOLLOWED_MAX;
-use tombolo_proto::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
 use tombolo_proto::session::CloudEvent;
 use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger};
 use tombolo_proto::{SubscriptionId, kubeedge};
@@ -510,7 +510,7 @@ fn application(number: usize, id: usize, body: usize) -> Bytes {
     );
     let content = Content::from_json(&Bytes::from(record)).expect("JSON");
     let (from, to) = (Source::MetaServer, Group::parse("dynamiccontroller"));
-    let route = Route::new(from, to, Operation::parse("null"), LocalPath::Null.into());
+    let route = Route::new(from, to, Operation::parse("null"), ResourcePath::Null);
     let id = MessageId::parse(&format!("id{number}")).expect("an id");
     kubeedge::encode(&Message::new(id, 1, route, content))
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 use tombolo_proto::frame::{Change, Reply, ReplyBody};
-use tombolo_proto::message::{Group, LocalPath, Message, Operation, Outcome, ResourceType, Source};
+use tombolo_proto::message::{Group, Message, Operation, Outcome, ResourcePath, ResourceType, Source};
 use tombolo_proto::session::kubeedge::{
     Application, Broken, CloudConfig, CloudSession, Down, EdgeConfig, EdgeSession, Kinds, Ledger, Shape, Up,
 };
@@ -111,7 +111,7 @@ fn every_kind_of_message_has_a_type() {
             assert!(!matches!(route.operation, Operation::Other(_)), "{route:?}");
             // Reports of the device twin have paths of their own, which this project does not parse.
             let is_report = route.source == Source::Twin;
-            assert!(is_report || !matches!(route.resource.local, LocalPath::Other(_)), "{route:?}");
+            assert!(is_report || !matches!(route.resource, ResourcePath::Other(_)), "{route:?}");
             check_content(&message);
             if down {
                 let told = Down::of(&kinds(), message.clone());
@@ -286,17 +286,19 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
 /// Records of MetaServer and wrappers can be parsed as such without loss.
 fn check_content(message: &Message) {
     let (content, value) = (&message.content, || message.content.read::<Value>().expect("JSON"));
-    match &message.route.resource.local {
-        LocalPath::ApplicationReply | LocalPath::Null => {
+    match &message.route.resource {
+        ResourcePath::ApplicationReply | ResourcePath::Null => {
             let again: Value =
                 Application::read(content).expect("a record").to_content().read().expect("JSON");
             assert_eq!(again, value());
         }
-        LocalPath::WatchSync => {
+        ResourcePath::WatchSync => {
             let all = Application::read_all(content).expect("records");
             assert_eq!(serde_json::to_value(all).expect("JSON"), value());
         }
-        LocalPath::Object(path) if message.route.operation == Operation::Response && content.is_object() => {
+        ResourcePath::Object(path)
+            if message.route.operation == Operation::Response && content.is_object() =>
+        {
             let wrapped = value().get("Err").is_some();
             let outcome = Outcome::read(content).expect("an object");
             let named = matches!(path.resource_type, ResourceType::Lease | ResourceType::PodPatch);

@@ -2,8 +2,7 @@
 
 use tombolo_proto::frame::{Frame, Goodbye, GoodbyeReason, ReplyBody, RequestBody};
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
-    ResourceType, Route, Source,
+    Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Route, Source,
 };
 use tombolo_proto::package::Header;
 use tombolo_proto::{Lane, RequestId};
@@ -52,9 +51,8 @@ async fn garbage_and_endless_frames_are_answered_and_end_one_session() {
 }
 
 fn message(operation: Operation, name: &str) -> RequestBody {
-    let local = LocalPath::Object(ObjectPath::new("default", ResourceType::Lease, name));
-    let resource = ResourcePath::from(local);
-    let route = Route::new(Source::Edged, Group::Meta, operation, resource);
+    let path = ObjectPath::new("default", ResourceType::Lease, name);
+    let route = Route::new(Source::Edged, Group::Meta, operation, path.into());
     let content = Content::from_value(&serde_json::json!({})).unwrap();
     RequestBody::Message(Box::new(Message::new(MessageId::from_random_bytes([7; 16]), 0, route, content)))
 }

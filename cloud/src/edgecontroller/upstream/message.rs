@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType,
-    StatusError,
+    Content, Group, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, StatusError,
 };
 use tombolo_proto::{NodeId, ObjectKey};
 
@@ -57,7 +56,7 @@ impl Upstream {
     }
 
     async fn run(&self, node: &NodeId, request: &Message, position: Option<&Position>) -> ReplyContent {
-        if request.route.resource.local == LocalPath::CaCertificate {
+        if request.route.resource == ResourcePath::CaCertificate {
             return self.ca_certificate(node).await;
         }
         let path = match object_of(request) {
@@ -173,7 +172,7 @@ impl Upstream {
 /// The object that a request concerns. The path must identify one object of the API.
 fn object_of(request: &Message) -> Result<&ObjectPath, String> {
     let route = &request.route;
-    let is_task = matches!(route.resource.local, LocalPath::NodeTask { .. } | LocalPath::LegacyTask { .. });
+    let is_task = matches!(route.resource, ResourcePath::NodeTask { .. } | ResourcePath::LegacyTask { .. });
     if is_task {
         return Err("this cloud runs no node tasks: the report is discarded".to_owned());
     }
@@ -290,7 +289,7 @@ fn reply(request: &Message, said: ReplyContent) -> Message {
 /// resource.
 fn reply_resource(resource: &ResourcePath) -> ResourcePath {
     let mut resource = resource.clone();
-    if let tombolo_proto::message::LocalPath::Object(object) = &mut resource.local
+    if let ResourcePath::Object(object) = &mut resource
         && object.resource_type == ResourceType::NodeStatus
     {
         object.resource_type = ResourceType::Node;

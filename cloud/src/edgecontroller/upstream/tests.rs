@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tombolo_proto::frame::ApiRequest;
 use tombolo_proto::message::{
-    Content, Group, LocalPath, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route,
-    Source,
+    Content, Group, Message, ObjectPath, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
 };
 use tombolo_proto::{CloudRevision, RequestId, Uid};
 
@@ -306,7 +305,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
 #[tokio::test]
 async fn the_authority_of_the_cluster_is_told_as_text() {
     let (client, _) = scripted(|_| (200, json!({"data": {"ca.crt": "PEM"}})));
-    let request = message(Operation::Query, LocalPath::CaCertificate, &Value::Null);
+    let request = message(Operation::Query, ResourcePath::CaCertificate, &Value::Null);
     let (reply, _) = upstream(client).answer_message(&node(), request, None).await;
     assert_eq!(reply.content.as_text().as_deref(), Some("PEM"));
 }

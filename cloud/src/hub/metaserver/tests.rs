@@ -18,13 +18,13 @@ impl World {
         Self { watches: MetaServer::default(), now: Instant::now(), requests: 0 }
     }
 
-    fn request(&mut self, resource: LocalPath, content: &Value) {
+    fn request(&mut self, resource: ResourcePath, content: &Value) {
         self.requests += 1;
         let route = Route::new(
             Source::MetaServer,
             Group::parse("dynamiccontroller"),
             Operation::parse("null"),
-            resource.into(),
+            resource,
         );
         let id = MessageId::parse("question").expect("an id");
         let content = Content::from_value(content).expect("JSON");
@@ -39,12 +39,12 @@ impl World {
     }
 
     fn watch(&mut self, id: &str, key: &str) {
-        self.request(LocalPath::Null, &record(id, key));
+        self.request(ResourcePath::Null, &record(id, key));
     }
 
     fn sync(&mut self, records: &[(&str, &str)]) {
         let all: BTreeMap<&str, Value> = records.iter().map(|(id, key)| (*id, record(id, key))).collect();
-        self.request(LocalPath::WatchSync, &json!(all));
+        self.request(ResourcePath::WatchSync, &json!(all));
     }
 
     fn opened(&mut self, subscription: u32, outcome: Result<(), &Closed>) {
@@ -213,14 +213,14 @@ fn a_sync_that_waits_is_bounded_and_counted() {
         all.insert("zzzzz".to_owned(), record("zzzzz", PODS));
         json!(all)
     };
-    world.request(LocalPath::WatchSync, &bad(1024));
+    world.request(ResourcePath::WatchSync, &bad(1024));
     assert_eq!(world.actions(), ["1 None"], "too many records");
     assert_eq!(world.watches.memory(), 0);
-    world.request(LocalPath::WatchSync, &bad(1000));
+    world.request(ResourcePath::WatchSync, &bad(1000));
     assert_eq!(world.actions(), ["open 1 v1/pods shop"]);
     let one = world.watches.memory();
     assert!(one > 1000 * RECORD_OVERHEAD && one < 1000 * (RECORD_OVERHEAD + 500), "{one} bytes");
-    world.request(LocalPath::WatchSync, &bad(1000));
+    world.request(ResourcePath::WatchSync, &bad(1000));
     assert!(world.watches.memory() > one * 3 / 2, "{} bytes", world.watches.memory());
     // The session has given up both requests.
     assert_eq!(world.watches.deadline(), Some(world.now + Duration::from_secs(9)));
@@ -283,7 +283,7 @@ fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
     let mut world = World::new();
     let mut large = record("a", PODS);
     large["Nodename"] = "n".repeat(WATCH_LEN_MAX).into();
-    world.request(LocalPath::WatchSync, &json!({"a": large}));
+    world.request(ResourcePath::WatchSync, &json!({"a": large}));
     assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
     assert_eq!(world.actions(), ["open 1 v1/pods shop"]);
     world.opened(1, Ok(()));
@@ -291,7 +291,7 @@ fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
 
     let mut long = record("a", PODS);
     long["Nodename"] = "n".repeat(SYNC_LEN_MAX).into();
-    world.request(LocalPath::WatchSync, &json!({"a": long}));
+    world.request(ResourcePath::WatchSync, &json!({"a": long}));
     assert_eq!(world.actions(), ["2 None"], "too long");
 
     let open = world.watches.memory();
@@ -308,6 +308,6 @@ fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
     let mut selecting = record("b", PODS);
     let option = json!({"labelSelector": format!("a={}", "x".repeat(10_000))}).to_string();
     selecting["Option"] = STANDARD.encode(option).into();
-    world.request(LocalPath::Null, &selecting);
+    world.request(ResourcePath::Null, &selecting);
     assert!(world.watches.memory() > most + 3 * 10_000, "with the watch, and twice for its selection");
 }

@@ -34,9 +34,9 @@ fn paths_are_printed_as_they_were_read() {
         let path = wire(text);
         assert_eq!((path.to_wire().as_str(), path.to_string().as_str()), (text, text));
     }
-    assert_eq!(wire("").local, LocalPath::Unset);
+    assert_eq!(wire(""), ResourcePath::Unset);
     let node = NodeId::parse("edge1").expect("a name");
-    assert_eq!(wire("task/t1/node/edge1").local, LocalPath::LegacyTask { task: "t1".into(), node });
+    assert_eq!(wire("task/t1/node/edge1"), ResourcePath::LegacyTask { task: "t1".into(), node });
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn objects_are_taken_apart() {
 
 #[test]
 fn a_namespace_called_rule_is_no_rule_on_the_wire() {
-    assert!(matches!(wire("rule/podlist").local, LocalPath::Object(_)));
-    assert!(matches!(wire("rule/pod/x").local, LocalPath::Object(_)));
+    assert!(matches!(wire("rule/podlist"), ResourcePath::Object(_)));
+    assert!(matches!(wire("rule/pod/x"), ResourcePath::Object(_)));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn unknown_types_and_shapes_are_kept() {
         "node/connection",
         "task/t/node/No!",
     ] {
-        assert_eq!(wire(text).local, LocalPath::Other(text.into()));
+        assert_eq!(wire(text), ResourcePath::Other(text.into()));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::frame::Change;
 use crate::ids::{CloudRevision, Uid};
 use crate::inventory::content_hash;
 use crate::message::{
-    BorrowedText, Content, Group, LocalPath, Message, MessageId, ObjectPath, Operation, Outcome,
+    BorrowedText, Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourcePath,
     ResourceType, Source,
 };
 use crate::object::{ObjectKey, ObjectVersion, SharedObject};
@@ -59,7 +59,7 @@ impl Down {
             (Operation::Config | Operation::Ping | Operation::Pong, _) => Self::Control(message),
             (_, Some(parent)) => Self::Reply(parent.clone(), message),
             (Operation::Insert | Operation::Update | Operation::Delete, None) if is_delivery(&message) => {
-                let LocalPath::Object(path) = &route.resource.local else { return Self::Other(message) };
+                let ResourcePath::Object(path) = &route.resource else { return Self::Other(message) };
                 let deleted = route.operation == Operation::Delete;
                 match change(kinds, &message.content, &message.header.resource_version, deleted, path) {
                     Ok(change) => Self::Deliver(message, change),
@@ -106,13 +106,13 @@ impl Down {
         let word = path.map(|path| &path.resource_type);
         let unacknowledged =
             matches!(
-                route.resource.local,
-                LocalPath::CaCertificate
-                    | LocalPath::Membership
-                    | LocalPath::MembershipDetail
-                    | LocalPath::TwinCloudUpdated
-                    | LocalPath::ApplicationReply
-                    | LocalPath::WatchSync
+                route.resource,
+                ResourcePath::CaCertificate
+                    | ResourcePath::Membership
+                    | ResourcePath::MembershipDetail
+                    | ResourcePath::TwinCloudUpdated
+                    | ResourcePath::ApplicationReply
+                    | ResourcePath::WatchSync
             ) || matches!(word, Some(Type::PodList | Type::ServiceAccountToken | Type::Membership))
                 || route.operation.is_volume_operation()
                 || route.operation == Op::ApplicationResponse

@@ -18,7 +18,7 @@ use crate::frame::{Goodbye, Refusal, Reply, ReplyBody};
 use crate::ids::{Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 use crate::kubeedge;
 use crate::limits::IDLE_TIMEOUT;
-use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, Route, Source};
+use crate::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
 use crate::session::patience::Patience;
 use crate::session::{EdgeEvent, RequestError, SessionError};
 use inbox::{Arrival, Inbox};
@@ -290,7 +290,7 @@ impl EdgeSession {
     }
 
     fn keepalive(&mut self, now: Moment) -> Message {
-        let resource = LocalPath::Keepalive.into();
+        let resource = ResourcePath::Keepalive;
         let route = Route::new(Source::WebSocket, Group::Resource, Operation::Keepalive, resource);
         Message::new(self.ids.id(), self.ids.millis(now), route, Content::ping())
     }

@@ -11,8 +11,7 @@ use super::message_ids::MessageIds;
 use super::up::Up;
 use crate::ids::Moment;
 use crate::message::{
-    Content, Group, LocalPath, Message, Operation, Outcome, ResourcePath, ResourceType, Route, Source,
-    StatusError,
+    Content, Group, Message, Operation, Outcome, ResourcePath, ResourceType, Route, Source, StatusError,
 };
 
 /// An answer in the form that its request needs.
@@ -65,13 +64,13 @@ impl Shape {
     /// The form of the answer to this request.
     #[must_use]
     pub fn of(request: &Message) -> Self {
-        let (route, path) = (&request.route, &request.route.resource.local);
+        let (route, path) = (&request.route, &request.route.resource);
         match path {
-            _ if Up::is_application(request) && *path == LocalPath::WatchSync => Self::WatchSync,
+            _ if Up::is_application(request) && *path == ResourcePath::WatchSync => Self::WatchSync,
             _ if Up::is_application(request) => Self::Application,
-            LocalPath::CaCertificate => Self::CaCertificate,
+            ResourcePath::CaCertificate => Self::CaCertificate,
             _ if route.group == Group::User => Self::of_router(request),
-            LocalPath::Object(object) => Self::of_object(&object.resource_type, &route.operation),
+            ResourcePath::Object(object) => Self::of_object(&object.resource_type, &route.operation),
             _ => Self::Unknown,
         }
     }
@@ -145,8 +144,8 @@ impl Shape {
         let asked = || request.route.resource.clone();
         Some(match self {
             Self::Silent => return None,
-            Self::Application => (Source::DynamicController, LocalPath::ApplicationReply.into()),
-            Self::WatchSync => (Source::DynamicController, LocalPath::WatchSync.into()),
+            Self::Application => (Source::DynamicController, ResourcePath::ApplicationReply),
+            Self::WatchSync => (Source::DynamicController, ResourcePath::WatchSync),
             Self::CaCertificate => (Source::CloudHub, asked()),
             Self::ServiceBus => (Source::ServiceBus, asked()),
             // The edge stores the object of a query under the path of the answer, so it must be the requested path.

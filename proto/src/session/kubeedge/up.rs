@@ -1,6 +1,6 @@
 //! Classifies messages from an edge (docs/reference/kubeedge.md#messages-from-an-edge).
 
-use crate::message::{Group, LocalPath, Message, MessageId, Operation, ResourcePath, ResourceType, Source};
+use crate::message::{Group, Message, MessageId, Operation, ResourcePath, ResourceType, Source};
 
 /// A message from an edge, classified by its route. Closed: a message that fits no other variant is a request, and
 /// gets an answer.
@@ -67,7 +67,7 @@ impl Up {
     /// hub answers every request for the CA, whatever its source (docs/reference/kubeedge.md#messages-from-an-edge).
     #[must_use]
     pub fn is_application(message: &Message) -> bool {
-        message.route.source == Source::MetaServer && message.route.resource.local != LocalPath::CaCertificate
+        message.route.source == Source::MetaServer && message.route.resource != ResourcePath::CaCertificate
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn is_cloud_module(source: &Source) -> bool {
 /// Whether the kubelet's process has just started: then it registers a node
 /// (docs/reference/kubeedge.md#start-of-a-node).
 pub(super) fn registers_node(message: &Message) -> bool {
-    let LocalPath::Object(object) = &message.route.resource.local else { return false };
+    let ResourcePath::Object(object) = &message.route.resource else { return false };
     message.route.operation == Operation::Insert
         && matches!(object.resource_type, ResourceType::Node | ResourceType::NodeStatus)
 }

@@ -15,7 +15,7 @@ use crate::codec::obstacle;
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Moment, SubscriptionId, Uid};
 use crate::limits::KUBEEDGE_FOLLOWED_MAX;
-use crate::message::{Content, Group, LocalPath, Message, ObjectPath, Operation, Route, Source};
+use crate::message::{Content, Group, Message, ObjectPath, Operation, Route, Source};
 use crate::object::{ObjectKey, SharedObject};
 use crate::session::kubeedge::kinds::api_version;
 use crate::session::kubeedge::{Outgoing, Share, kind_name, type_word};
@@ -339,7 +339,7 @@ fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
     };
     let source = if dynamic { Source::DynamicController } else { Source::EdgeController };
     let path = ObjectPath::new(key.namespace(), type_word(&kind), key.name());
-    let route = Route::new(source, Group::Resource, operation, LocalPath::Object(path).into());
+    let route = Route::new(source, Group::Resource, operation, path.into());
     let mut message = Message::new(id.clone(), *millis, route, content);
     if let Some(object) = object {
         message.header.resource_version = object.version.revision.to_string();

@@ -12,7 +12,7 @@ use super::slot::PeerState;
 use crate::frame::RefusalReason;
 use crate::ids::{Moment, SubscriptionId};
 use crate::kubeedge;
-use crate::message::{Content, Group, LocalPath, Message, MessageId, Operation, ResourcePath, Source};
+use crate::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Source};
 use crate::object::{ObjectKey, Resource};
 use crate::session::error::clip;
 use crate::session::kubeedge::up::{Up, registers_node};
@@ -112,7 +112,7 @@ impl CloudSession {
         answer.route.group = Group::Twin;
         answer.route.operation = Operation::Response;
         // With the resource of the report itself the edge would read the answer as a list of devices.
-        answer.route.resource = LocalPath::Twin.into();
+        answer.route.resource = ResourcePath::Twin;
         answer
     }
 
