@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use flate2::read::GzDecoder;
 use flate2::{Compression, GzBuilder};
+use similar::utils::diff_slices;
+use similar::{Algorithm, ChangeTag};
 
 /// Maximum number of differing lines that are printed for one file.
 const SHOWN_MAX: usize = 40;
@@ -82,24 +84,16 @@ pub(super) fn check(files: &[FactsFile]) -> Result<()> {
 /// The lines that only the old text has (`- `), and those that only the new one has (`+ `), in their order.
 fn changes(old: &str, new: &str) -> Vec<String> {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
-    let (mut old, mut new) = (&old[..], &new[..]);
     let mut lines = Vec::new();
-    while !(old.is_empty() && new.is_empty()) {
-        let (removed, added) = next_match(old, new);
-        lines.extend(old[..removed].iter().map(|line| format!("- {line}")));
-        lines.extend(new[..added].iter().map(|line| format!("+ {line}")));
-        old = old.get(removed + 1..).unwrap_or_default();
-        new = new.get(added + 1..).unwrap_or_default();
+    for (tag, part) in diff_slices(Algorithm::Myers, &old, &new) {
+        let sign = match tag {
+            ChangeTag::Equal => continue,
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+        };
+        lines.extend(part.iter().map(|line| format!("{sign} {line}")));
     }
     lines
-}
-
-/// How many lines precede the nearest line that both texts have.
-fn next_match(old: &[&str], new: &[&str]) -> (usize, usize) {
-    (0..old.len() + new.len())
-        .flat_map(|sum| (0..=sum).map(move |removed| (removed, sum - removed)))
-        .find(|&(removed, added)| old.get(removed).is_some_and(|line| new.get(added) == Some(line)))
-        .unwrap_or((old.len(), new.len()))
 }
 
 #[cfg(test)]
@@ -111,6 +105,7 @@ mod tests {
         assert_eq!(changes("a\nb\nc\n", "a\nb\nc\n"), [""; 0]);
         assert_eq!(changes("a\nb\nc\n", "a\nB\nc\nd\n"), ["- b", "+ B", "+ d"]);
         assert_eq!(changes("a\nb\nc\n", "c\n"), ["- a", "- b"]);
+        assert_eq!(changes("a\nb\nc\nd\ne\n", "b\nc\nx\nd\ne\n"), ["- a", "+ x"]);
         assert_eq!(changes("", "a\n"), ["+ a"]);
         assert_eq!(changes("a\n", "b\n"), ["- a", "+ b"]);
     }
