@@ -46,10 +46,14 @@ pub(super) async fn ensure(objects: &Objects, facts: &ServerFacts<'_>) -> Result
 fn table(json: &'static str) -> impl Iterator<Item = (Resource, Value)> {
     serde_json::Deserializer::from_str(json).into_iter().map(|object| {
         let object: Value = object.expect("tests read all tables");
-        let group = text(&object, "/apiVersion").trim_end_matches("/v1");
-        let plural = format!("{}s", text(&object, "/kind").to_lowercase());
-        (v1(group, &plural), object)
+        (resource_of(&object), object)
     })
+}
+
+/// The resource of a bootstrap object: all have version 1 and a regular plural.
+fn resource_of(object: &Value) -> Resource {
+    let group = text(object, "/apiVersion").trim_end_matches("/v1");
+    v1(group, &format!("{}s", text(object, "/kind").to_lowercase()))
 }
 
 fn failed(object: &str, error: &dyn std::fmt::Display) -> EmbeddedError {

@@ -67,7 +67,7 @@ fn kubeedge_edges_take_the_config_maps_of_one_namespace_and_no_more() {
 }
 
 /// All objects that deploy/cloudcore/30-edge-network.yaml lets every node read: API group, resource, and names if only
-/// these may be read. The embedded server has the same rules (`apiserver/control/data/edge-network.jsonl`).
+/// these may be read. The embedded server reads the same file.
 const EDGE_NETWORK: [(&str, &str, &[&str]); 11] = [
     ("", "services", &[]),
     ("", "endpoints", &[]),

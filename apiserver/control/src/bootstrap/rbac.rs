@@ -1,21 +1,44 @@
 //! The default roles and bindings. Those of kube-apiserver are in `data/bootstrap-rbac.jsonl`, as `cargo xtask facts`
-//! recorded them.
+//! recorded them; those of a cluster with cloudcore are read from its manifest.
 
 use serde_json::Value;
+use tombolo_proto::object::Resource;
 
-use super::{failed, table};
+use super::{failed, resource_of, table};
 use crate::authz::rules::Rule;
 use crate::error::EmbeddedError;
 use crate::objects::{Edit, Objects, text};
 
-const TABLE: &str = concat!(
-    include_str!("../../data/bootstrap-rbac.jsonl"),
-    // What a cluster with cloudcore has beside these: the role of deploy/cloudcore/30-edge-network.yaml.
-    include_str!("../../data/edge-network.jsonl"),
-);
+const TABLE: &str = include_str!("../../data/bootstrap-rbac.jsonl");
+
+/// The role of the edge nodes and its binding.
+const EDGE_NETWORK: &str = include_str!("../../../../deploy/cloudcore/30-edge-network.yaml");
 
 /// Annotation of objects whose rules and subjects are restored at each start.
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+/// Label of the objects that the server itself creates.
+const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
+
+/// All default roles and bindings.
+fn defaults() -> impl Iterator<Item = (Resource, Value)> {
+    table(TABLE).chain(edge_network())
+}
+
+/// The objects of the manifest, marked as the server's own. Only groups stay bound: a cloudcore beside this server
+/// uses the rights of its kubeconfig, not of a ServiceAccount.
+fn edge_network() -> impl Iterator<Item = (Resource, Value)> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(EDGE_NETWORK).expect("tests read the manifest");
+    documents.into_iter().map(|mut object| {
+        let metadata = &mut object["metadata"];
+        metadata["annotations"][AUTO_UPDATE] = "true".into();
+        metadata["labels"][BOOTSTRAPPING] = "rbac-defaults".into();
+        if let Some(subjects) = object.get_mut("subjects").and_then(Value::as_array_mut) {
+            subjects.retain(|subject| subject["kind"] == "Group");
+        }
+        (resource_of(&object), object)
+    })
+}
 
 /// The rules that every node has: those of the ClusterRole `system:node`.
 pub(crate) fn node_rules() -> Vec<Rule> {
@@ -25,7 +48,7 @@ pub(crate) fn node_rules() -> Vec<Rule> {
 
 /// Creates missing objects and restores lost rules and subjects.
 pub(super) async fn ensure(objects: &Objects) -> Result<(), EmbeddedError> {
-    for (resource, wanted) in table(TABLE) {
+    for (resource, wanted) in defaults() {
         let (namespace, name) = (text(&wanted, "/metadata/namespace"), text(&wanted, "/metadata/name"));
         let object = format!("{resource} {name}");
         let report = |e| failed(&object, &e);
@@ -66,15 +89,15 @@ mod tests {
     use super::*;
 
     fn named(name: &str) -> Value {
-        table(TABLE).find(|(_, object)| object["metadata"]["name"] == name).unwrap().1
+        defaults().find(|(_, object)| object["metadata"]["name"] == name).unwrap().1
     }
 
     #[test]
     fn every_object_of_the_table_is_read() {
-        let count = |plural: &str| table(TABLE).filter(|(resource, _)| &*resource.name == plural).count();
+        let count = |plural: &str| defaults().filter(|(resource, _)| &*resource.name == plural).count();
         assert_eq!((count("clusterroles"), count("clusterrolebindings")), (70, 51));
         assert_eq!((count("roles"), count("rolebindings")), (7, 7));
-        assert_eq!(table(TABLE).count(), 135);
+        assert_eq!(defaults().count(), 135);
     }
 
     #[test]
@@ -85,11 +108,22 @@ mod tests {
     }
 
     #[test]
-    fn the_role_of_the_edge_network_is_that_of_its_manifest() {
-        let manifest = include_str!("../../../../deploy/cloudcore/30-edge-network.yaml");
-        let documents: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
-        let role = documents.iter().find(|document| document["kind"] == "ClusterRole").unwrap();
-        assert_eq!(named(text(role, "/metadata/name"))["rules"], role["rules"]);
+    fn the_edge_network_is_restored_and_bound_to_its_group_alone() {
+        let all: Vec<(Resource, Value)> = edge_network().collect();
+        let [(_, role), (_, binding)] = &all[..] else { panic!("{all:?}") };
+        for object in [role, binding] {
+            let metadata = &object["metadata"];
+            assert_eq!(metadata["name"], "tombolo:edge-network");
+            assert_eq!(metadata["annotations"], json!({(AUTO_UPDATE): "true"}));
+            assert_eq!(metadata["labels"], json!({(BOOTSTRAPPING): "rbac-defaults"}));
+        }
+        let verbs = ["get", "list", "watch"];
+        let slices =
+            json!({"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": verbs});
+        assert!(role["rules"].as_array().unwrap().contains(&slices));
+        let group =
+            json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "tombolo:edge-nodes"});
+        assert_eq!(binding["subjects"], json!([group]));
     }
 
     #[test]
