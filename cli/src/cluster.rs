@@ -79,9 +79,9 @@ impl Listing {
 
     fn add_node(&mut self, node: &RawObject) {
         let name = name_of(node);
-        let (ready, problem) = told(ready_of(node), "Unknown");
+        let (ready, problem) = value_or(ready_of(node), "Unknown");
         let lease = self.heard.remove(&name).unwrap_or_else(|| Ok("never".to_owned()));
-        let (heard, of_lease) = told(lease, "unknown");
+        let (heard, of_lease) = value_or(lease, "unknown");
         self.nodes.push(EdgeNode { name, ready, heard, problem: problem.or(of_lease) });
     }
 }
@@ -99,7 +99,7 @@ fn name_of(object: &RawObject) -> String {
 }
 
 /// The value read from an object, or the fallback to show and the reason.
-fn told(said: Result<String>, otherwise: &str) -> (String, Option<String>) {
+fn value_or(said: Result<String>, otherwise: &str) -> (String, Option<String>) {
     match said {
         Ok(said) => (said, None),
         Err(error) => (otherwise.to_owned(), Some(format!("{error:#}"))),

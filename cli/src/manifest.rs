@@ -50,18 +50,18 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
 }
 
 fn document(path: &Path, number: usize, value: Value) -> Result<Document> {
-    let place = || format!("{}, document {number}", path.display());
+    let origin = || format!("{}, document {number}", path.display());
     let field = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (api_version, kind) = (field("apiVersion"), field("kind"));
     if api_version.is_empty() || kind.is_empty() {
-        bail!("{}: not a Kubernetes object: apiVersion and kind are required", place());
+        bail!("{}: not a Kubernetes object: apiVersion and kind are required", origin());
     }
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let kind = GroupVersionKind::gvk(group, version, &kind);
     let object: DynamicObject =
-        serde_json::from_value(value).with_context(|| format!("{}: not a Kubernetes object", place()))?;
+        serde_json::from_value(value).with_context(|| format!("{}: not a Kubernetes object", origin()))?;
     if object.metadata.name.is_none() {
-        bail!("{}: {} has no metadata.name", place(), kind.kind);
+        bail!("{}: {} has no metadata.name", origin(), kind.kind);
     }
     Ok(Document { source: path.to_owned(), number, kind, object })
 }

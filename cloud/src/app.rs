@@ -89,7 +89,7 @@ impl App {
         options.token_refresh = config.token_refresh;
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
-        options.places = config.budgets.places;
+        options.door_limits = config.budgets.door_limits;
         let mut patience = Patience::default();
         let prepared = || Bootstrap::prepare(kube.client().clone(), options.clone());
         let bootstrap = patience.wait_for(prepared).await?;
@@ -105,7 +105,7 @@ impl App {
             websocket: listener(config.listen.websocket, "websocket"),
             quic: listener(config.listen.quic, "quic"),
             kubeedge: true,
-            limits: Limits { places: config.budgets.places, ..Limits::default() },
+            limits: Limits { door_limits: config.budgets.door_limits, ..Limits::default() },
         };
         let server = server::bind(&server, bootstrap.server_tls()).await?;
         let join = listen::tcp("listen.join", config.listen.join).await?;
@@ -319,8 +319,8 @@ fn control_grids(
 ) -> impl Future<Output = ()> + use<> {
     let (done, released) = oneshot::channel::<()>();
     if config.grids.enabled {
-        let place = (config.namespace.clone(), identity());
-        let work = grids::run(kube.client().clone(), config.grids, place, metrics, drain.clone());
+        let lease = (config.namespace.clone(), identity());
+        let work = grids::run(kube.client().clone(), config.grids, lease, metrics, drain.clone());
         tasks.spawn("grid controllers", async move {
             work.await;
             drop(done);

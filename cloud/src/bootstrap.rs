@@ -88,7 +88,7 @@ pub struct Options {
     /// Certificates and keys that the operator keeps in files.
     pub files: CertificateFiles,
     /// Limits for connections to the join port, per source and in total.
-    pub places: DoorLimits,
+    pub door_limits: DoorLimits,
 }
 
 impl Options {
@@ -103,7 +103,7 @@ impl Options {
             expired_grace: EXPIRED_GRACE,
             node_life: LEAF_LIFE,
             files: CertificateFiles::default(),
-            places: tombolo_link::server::PLACES,
+            door_limits: tombolo_link::server::DOOR_LIMITS,
         }
     }
 }
@@ -243,7 +243,7 @@ impl Bootstrap {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
                 acceptor: listener::tls(&server_tls)?,
-                door: Door::new(options.places),
+                door: Door::new(options.door_limits),
                 lines: LineLimit::new(LINES_OF_ONE, LINES_OF_ALL),
                 shared_token: token.is_some(),
                 identities: Arc::new(identities),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tombolo_link::server::PLACES;
+use tombolo_link::server::DOOR_LIMITS;
 use tombolo_proto::session::kubeedge::WINDOW_MAX;
 use tombolo_runtime::door::DoorLimits;
 use tombolo_runtime::settings;
@@ -125,7 +125,7 @@ pub struct Budgets {
     /// Bytes of all that the index keeps: pods, the objects that they refer to, and Nodes.
     pub index_bytes: usize,
     /// Limits on unauthenticated connections, at each port.
-    pub places: DoorLimits,
+    pub door_limits: DoorLimits,
 }
 
 /// Bounds on pending events of each watch for the edge controller. If unset, only the bound of all watches applies.
@@ -347,26 +347,26 @@ fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
         Ok(bytes) if value >= BUDGET_MIN => Ok(bytes),
         _ => Err(invalid(key, "must be at least 16777216 (16 MiB)")),
     };
-    let places = |key, value: u32, max: usize| match usize::try_from(value) {
-        Ok(places) if (1..=max).contains(&places) => Ok(places),
+    let number = |key, value: u32, max: usize| match usize::try_from(value) {
+        Ok(number) if (1..=max).contains(&number) => Ok(number),
         _ => Err(invalid(key, &format!("must be between 1 and {max}, the limit for all sources together"))),
     };
     Ok(Budgets {
         session_bytes: bytes("budgets.sessionBytes", raw.session_bytes)?,
         watch_bytes: bytes("budgets.watchBytes", raw.watch_bytes)?,
         index_bytes: bytes("budgets.indexBytes", raw.index_bytes)?,
-        places: DoorLimits {
-            waiting_per_source: places(
+        door_limits: DoorLimits {
+            waiting_per_source: door_limits(
                 "budgets.connectionsPerSource",
                 raw.connections_per_source,
-                PLACES.waiting,
+                DOOR_LIMITS.waiting,
             )?,
-            working_per_source: places(
+            working_per_source: number(
                 "budgets.handshakesPerSource",
                 raw.handshakes_per_source,
-                PLACES.working,
+                DOOR_LIMITS.working,
             )?,
-            ..PLACES
+            ..DOOR_LIMITS
         },
     })
 }

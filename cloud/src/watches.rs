@@ -104,19 +104,19 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut setup: WatchSetup) {
     let Some(waiting) = setup.waiting else {
         return watch(kube, spec, hub.inputs.clone(), into, failed).await;
     };
-    let places = usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX);
+    let permits = usize::try_from(waiting.get()).unwrap_or(usize::MAX).min(INPUTS_MAX);
     let (events, next) = mpsc::channel(1);
-    tokio::join!(watch(kube, spec, events, into, failed), forward(next, places, &hub.inputs));
+    tokio::join!(watch(kube, spec, events, into, failed), forward(next, permits, &hub.inputs));
 }
 
-/// Forwards events, with at most `places` that the controller has not taken yet.
-async fn forward(mut next: mpsc::Receiver<Input>, places: usize, inputs: &mpsc::Sender<Input>) {
-    let places = Arc::new(Semaphore::new(places));
+/// Forwards events, with at most `permits` that the controller has not taken yet.
+async fn forward(mut next: mpsc::Receiver<Input>, permits: usize, inputs: &mpsc::Sender<Input>) {
+    let permits = Arc::new(Semaphore::new(permits));
     while let Some(input) = next.recv().await {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let Input::Watched(kind, event, _) = input else { continue };
         // The controller ends only with the process.
-        if inputs.send(Input::Watched(kind, event, Some(place))).await.is_err() {
+        if inputs.send(Input::Watched(kind, event, Some(permit))).await.is_err() {
             return;
         }
     }

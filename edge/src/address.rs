@@ -31,7 +31,7 @@ type Look = Arc<dyn Fn() -> Option<IpAddr> + Send + Sync>;
 
 /// The node's address, updated while the agent runs.
 pub(crate) struct NodeAddress {
-    told: watch::Sender<Option<IpAddr>>,
+    published: watch::Sender<Option<IpAddr>>,
     /// None if the settings give the address.
     look: Option<Look>,
     kept: PathBuf,
@@ -45,15 +45,18 @@ impl NodeAddress {
             Some(_) => None,
             None => Some(Arc::new(move || local_address(&cloud))),
         };
-        let address =
-            Self { told: watch::Sender::new(config.node.address), look, kept: config.data_dir.join(FILE) };
+        let address = Self {
+            published: watch::Sender::new(config.node.address),
+            look,
+            kept: config.data_dir.join(FILE),
+        };
         address.start(START_MAX).await;
         address
     }
 
     /// Receives the current address and later changes.
-    pub(crate) fn told(&self) -> watch::Receiver<Option<IpAddr>> {
-        self.told.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Option<IpAddr>> {
+        self.published.subscribe()
     }
 
     /// Looks the address up with every new session, and repeatedly while none is known.
@@ -61,7 +64,7 @@ impl NodeAddress {
         let Some(look) = self.look.clone() else { return };
         let mut session = 0;
         loop {
-            let unknown = self.told.borrow().is_none();
+            let unknown = self.published.borrow().is_none();
             tokio::select! {
                 state = hub.wait_for(|state| state.online() && state.sessions != session) => match state {
                     Ok(state) => session = state.sessions,
@@ -81,18 +84,20 @@ impl NodeAddress {
             Ok(None) | Err(_) => {
                 let kept = std::fs::read_to_string(&self.kept).ok().and_then(|text| text.trim().parse().ok());
                 warn!(address = ?kept, "cannot determine this node's address; using the last known one");
-                self.told.send_replace(kept);
+                self.published.send_replace(kept);
             }
         }
     }
 
     fn found(&self, address: Option<IpAddr>) {
-        let Some(address) = address.filter(|address| *self.told.borrow() != Some(*address)) else { return };
+        let Some(address) = address.filter(|address| *self.published.borrow() != Some(*address)) else {
+            return;
+        };
         info!(%address, "this node's address");
         if let Err(error) = files::replace(&self.kept, address.to_string().as_bytes(), files::PRIVATE) {
             warn!(%error, path = %self.kept.display(), "cannot save the node's address");
         }
-        self.told.send_replace(Some(address));
+        self.published.send_replace(Some(address));
     }
 }
 
@@ -126,14 +131,14 @@ mod tests {
     fn node(folder: &tempfile::TempDir, world: &World) -> NodeAddress {
         let world = Arc::clone(world);
         NodeAddress {
-            told: watch::Sender::new(None),
+            published: watch::Sender::new(None),
             look: Some(Arc::new(move || *world.lock())),
             kept: folder.path().join(FILE),
         }
     }
 
     fn known(address: &NodeAddress) -> Option<String> {
-        address.told.borrow().map(|address| address.to_string())
+        address.published.borrow().map(|address| address.to_string())
     }
 
     #[tokio::test]
@@ -159,7 +164,7 @@ mod tests {
         let address = node(&folder, &world);
         address.start(START_MAX).await;
         assert_eq!(known(&address), None);
-        let mut told = address.told();
+        let mut published = address.subscribe();
         let (hub, state) = watch::channel(HubState::default());
         let keeping = tokio::spawn(address.keep(state));
         for (session, found) in [(1, FIRST), (2, SECOND)] {
@@ -167,7 +172,8 @@ mod tests {
             let transport = Some(tombolo_link::Transport::WebSocket);
             hub.send_replace(HubState { sessions: session, transport, ..HubState::default() });
             let found: Option<IpAddr> = Some(found.parse().unwrap());
-            let seen = timeout(Duration::from_secs(10), told.wait_for(|told| *told == found)).await;
+            let seen =
+                timeout(Duration::from_secs(10), published.wait_for(|published| *published == found)).await;
             assert!(seen.is_ok_and(|seen| seen.is_ok()));
         }
         assert_eq!(std::fs::read_to_string(folder.path().join(FILE)).unwrap(), SECOND);

@@ -231,7 +231,7 @@ impl Bound {
         let synced = readiness.wait_for("first synchronisation with the cloud");
         let shared = SharedHub::new(hub.clone());
         let writer = Writer { node: config.node_name.clone(), hub: shared, kubelet: Kubelet::default() };
-        let told = address.told();
+        let addresses = address.subscribe();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener);
         let (told_pods, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
@@ -241,14 +241,14 @@ impl Bound {
             source: Arc::new(subscriptions.whole()),
             writes: cloud_writes(&store, &writer),
             kubernetes,
-            address: told.clone(),
+            address: addresses.clone(),
             pods,
             started: SystemTime::now(),
         };
         let names = spawn_names(tasks, &config, &parts, network.dns.is_some(), stop);
         let machine = Machine {
             node: config.node_name.as_str().to_owned(),
-            address: told.clone(),
+            address: addresses.clone(),
             pods: parts.pods.clone(),
         };
         network.spawn(tasks, parts, (names, machine), &mut registry, stop);
@@ -258,7 +258,7 @@ impl Bound {
             subscriptions: subscriptions.clone(),
             writer: writer.clone(),
             clock,
-            address: told.clone(),
+            address: addresses.clone(),
             kinds: teller,
         };
         local.spawn(tasks, parts, stop)?;
@@ -270,7 +270,7 @@ impl Bound {
             node: config.node_name,
             settings: config.node,
             simulate_pods: config.simulate_pods,
-            address: told,
+            address: addresses,
             store,
             hub,
             kubelet: writer.kubelet,
@@ -372,7 +372,7 @@ fn spawn_names(
     asked_here: bool,
     stop: &CancellationToken,
 ) -> watch::Receiver<Option<Arc<Hosts>>> {
-    let (names, told) = watch::channel(None);
+    let (names, published) = watch::channel(None);
     if asked_here || config.dns.hosts_path.is_some() {
         let parts = HostsParts {
             path: config.dns.hosts_path.clone(),
@@ -385,7 +385,7 @@ fn spawn_names(
         };
         spawn_until(tasks, "uniform names", stop, hosts::publish(parts));
     }
-    told
+    published
 }
 
 /// Updates metrics from the store, and marks the agent ready once the store was complete.

@@ -11,7 +11,7 @@ const REASON_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Fault {
     began: Option<Instant>,
-    told: Option<(Instant, String)>,
+    reported: Option<(Instant, String)>,
 }
 
 impl Fault {
@@ -20,16 +20,17 @@ impl Fault {
     pub(crate) fn failed(&mut self, why: &str) -> bool {
         let now = Instant::now();
         self.began.get_or_insert(now);
-        let old = self.told.as_ref().is_some_and(|(at, reason)| reason == why || now < *at + REASON_INTERVAL);
+        let old =
+            self.reported.as_ref().is_some_and(|(at, reason)| reason == why || now < *at + REASON_INTERVAL);
         if !old {
-            self.told = Some((now, why.to_owned()));
+            self.reported = Some((now, why.to_owned()));
         }
         !old
     }
 
     /// Records a success. Returns how long the fault lasted; `None` if there was none.
     pub(crate) fn over(&mut self) -> Option<Duration> {
-        self.told = None;
+        self.reported = None;
         self.began.take().map(|began| began.elapsed())
     }
 }

@@ -131,10 +131,10 @@ impl HostsPublisher {
             Ok(()) => {
                 let _ = self.unknown.over();
                 self.hosts = Arc::new(hosts);
-                self.names.send_if_modified(|told| {
-                    let changed = told.as_ref() != Some(&self.hosts);
+                self.names.send_if_modified(|published| {
+                    let changed = published.as_ref() != Some(&self.hosts);
                     if changed {
-                        *told = Some(Arc::clone(&self.hosts));
+                        *published = Some(Arc::clone(&self.hosts));
                     }
                     changed
                 });

@@ -12,17 +12,17 @@ use tracing::debug;
 use crate::follow::{Following, News};
 
 /// Follows the pods of a store that has only this node's pods, and publishes their addresses while there are receivers.
-pub(crate) async fn tell(store: Arc<dyn Store>, told: watch::Sender<Arc<OwnPods>>) {
+pub(crate) async fn tell(store: Arc<dyn Store>, published: watch::Sender<Arc<OwnPods>>) {
     let mut following = Following::new(store, [Resource::new("", "v1", "pods")]);
-    let mut own = OwnPods::clone(&told.borrow());
+    let mut own = OwnPods::clone(&published.borrow());
     loop {
         let news = tokio::select! {
             news = following.next() => news,
-            () = told.closed() => return,
+            () = published.closed() => return,
         };
         // Most changes of a pod leave its address as it is and are not published.
         if take(&mut own, &news) {
-            told.send_replace(Arc::new(own.clone()));
+            published.send_replace(Arc::new(own.clone()));
         }
     }
 }

@@ -139,7 +139,7 @@ impl Subscriptions {
         let found = async {
             loop {
                 news.borrow_and_update();
-                match self.board.place(selection) {
+                match self.board.look_up(selection) {
                     SelectionLookup::At(subscription) => return Ok(subscription),
                     SelectionLookup::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
                     // The board reports when the selection is gone.
@@ -354,7 +354,7 @@ impl Subscriptions {
     /// Opens selections that parts of this agent wish for, as far as there is room.
     async fn grant_wishes(&self) {
         for selection in self.board.wishes() {
-            let granted = match self.board.place(&selection) {
+            let granted = match self.board.look_up(&selection) {
                 SelectionLookup::At(subscription) => Ok(Some(subscription)),
                 SelectionLookup::Leaving => Ok(None),
                 SelectionLookup::Nowhere => self.grant(&selection).await,

@@ -5,13 +5,13 @@
 pub mod records;
 pub mod zone;
 
+mod named_addresses;
 mod namespace;
 mod owners;
-mod places;
 
 #[cfg(test)]
 mod tests;
 
-pub use places::{NamedAddress, Places};
+pub use named_addresses::{NamedAddress, NamedAddresses};
 pub use records::{Endpoint, Port, Protocol, Service, Slice, Target};
 pub use zone::{Finding, Owner, Part, Zone};

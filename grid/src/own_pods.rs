@@ -134,16 +134,16 @@ impl OwnPods {
     /// Updates one endpoint. Returns whether its address changed.
     fn move_one(&self, carrier: Carrier, namespace: &str, endpoint: &mut Value) -> bool {
         let Some(pod) = self.pod_of(namespace, &endpoint["targetRef"]) else { return false };
-        let place = match carrier {
+        let field = match carrier {
             Carrier::EndpointSlice => endpoint.pointer_mut("/addresses/0"),
             Carrier::Endpoints => endpoint.get_mut("ip"),
         };
-        let Some(place) = place else { return false };
-        let Some(old) = place.as_str().and_then(|text| text.parse::<IpAddr>().ok()) else { return false };
+        let Some(field) = field else { return false };
+        let Some(old) = field.as_str().and_then(|text| text.parse::<IpAddr>().ok()) else { return false };
         let same_family = |address: &&IpAddr| address.is_ipv4() == old.is_ipv4();
         match pod.addresses.iter().find(same_family) {
             Some(address) if *address != old => {
-                *place = address.to_string().into();
+                *field = address.to_string().into();
                 true
             }
             _ => false,

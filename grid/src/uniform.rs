@@ -199,8 +199,8 @@ impl StatefulSetGrid {
         let set = child_name(ChildKind::StatefulSet, grid, unit).ok()?;
         let ordinals = self.template.as_ref()?.ordinals();
         let in_set = |pod: &PodAddress| {
-            let place = ordinal(&set, &pod.pod);
-            ordinals.as_ref().is_none_or(|ordinals| place.is_some_and(|place| ordinals.contains(&place)))
+            let number = ordinal(&set, &pod.pod);
+            ordinals.as_ref().is_none_or(|ordinals| number.is_some_and(|number| ordinals.contains(&number)))
         };
         let in_unit = |pod: &&PodAddress| {
             nodes.get(&pod.node).and_then(|node| node.unit(key)) == Some(unit) && in_set(pod)

@@ -70,10 +70,10 @@ mod tests {
     #[tokio::test]
     async fn news_that_a_silent_lane_makes_is_sent_in_the_same_call() {
         let (mut link, _peer, _faults) = crate::mem::pair(tombolo_proto::NodeId::parse("a").unwrap());
-        let (mut completed, mut told) = (false, false);
+        let (mut completed, mut sent) = (false, false);
         let moved = pump(&mut link, |lane| match lane {
-            Lane::Control if completed && !told => {
-                told = true;
+            Lane::Control if completed && !sent => {
+                sent = true;
                 Some(Frame::Ping { id: 1 })
             }
             Lane::Control => None,

@@ -62,7 +62,7 @@ pub struct Limits {
     /// Time in which a TCP connection must send its first byte.
     pub silence_timeout: Duration,
     /// Most unauthenticated connections, per source and in total.
-    pub places: DoorLimits,
+    pub door_limits: DoorLimits,
     /// Connections accepted per second on average.
     pub accepts_per_second: u32,
     /// Connections accepted at once after a pause.
@@ -71,7 +71,7 @@ pub struct Limits {
 
 /// Slots of one listener. A waiting connection costs about 3 KiB, one that begins its handshake about 16 KiB: one
 /// source can make a listener hold 8 MiB.
-pub const PLACES: DoorLimits =
+pub const DOOR_LIMITS: DoorLimits =
     DoorLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
 
 /// Most QUIC clients that wait for their handshake: each has sent a whole first flight, which is kept meanwhile.
@@ -82,7 +82,7 @@ impl Default for Limits {
         Self {
             handshake_timeout: Duration::from_secs(10),
             silence_timeout: Duration::from_secs(5),
-            places: PLACES,
+            door_limits: DOOR_LIMITS,
             accepts_per_second: 2_000,
             accept_burst: 1_000,
         }
@@ -240,11 +240,11 @@ impl BoundListeners {
         let (arrivals, receiver) = mpsc::channel(ARRIVALS_MAX);
         let stats = Arc::new(ServerStats::default());
         let quic = DoorLimits {
-            waiting: self.limits.places.waiting.min(QUIC_WAITING_MAX),
-            waiting_per_source: self.limits.places.waiting_per_source.min(QUIC_WAITING_MAX / 2),
-            ..self.limits.places
+            waiting: self.limits.door_limits.waiting.min(QUIC_WAITING_MAX),
+            waiting_per_source: self.limits.door_limits.waiting_per_source.min(QUIC_WAITING_MAX / 2),
+            ..self.limits.door_limits
         };
-        let doors = [Door::new(self.limits.places), Door::new(quic)];
+        let doors = [Door::new(self.limits.door_limits), Door::new(quic)];
         // Set once: the statistics were created here.
         let _ = stats.doors.set(doors.to_vec());
         let context = |door| HandshakeContext {
@@ -303,14 +303,14 @@ impl HandshakeContext {
     async fn admit<E: std::fmt::Display>(
         self,
         remote: SocketAddr,
-        place: Working,
+        slot: Working,
         handshake: BoxFuture<'static, Result<Arrival, E>>,
     ) {
         let limit = self.limits.handshake_timeout;
         let timed = async {
             tokio::select! {
                 done = tokio::time::timeout(limit, handshake) => Some(done),
-                () = place.evicted() => None,
+                () = slot.evicted() => None,
             }
         };
         match self.drain.until_started(timed).await {

@@ -186,7 +186,7 @@ pub fn decode(payload: Bytes) -> Result<Frame, CodecError> {
     let bytes = payload.clone();
     match read_whole(payload) {
         Ok(frame) => Ok(frame),
-        Err(error) => match guard::place(&bytes) {
+        Err(error) => match guard::delivery_position(&bytes) {
             Some((seq, subscription)) => Ok(Frame::Undecodable(Undecodable {
                 seq,
                 subscription,

@@ -227,11 +227,11 @@ impl ContentHash {
         (half(self.0), half(self.0 >> 64))
     }
 
-    /// Whether a peer that reports `told` may mean this hash: an older peer reports only the lower half.
+    /// Whether a peer that reports `reported` may mean this hash: an older peer reports only the lower half.
     #[must_use]
-    pub fn is_meant_by(self, told: Self) -> bool {
-        let (lower, upper) = told.halves();
-        self == told || (upper == 0 && lower == self.halves().0)
+    pub fn is_meant_by(self, reported: Self) -> bool {
+        let (lower, upper) = reported.halves();
+        self == reported || (upper == 0 && lower == self.halves().0)
     }
 }
 

@@ -44,7 +44,7 @@ enum Met {
 /// # Errors
 /// The first [`Difference`].
 pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
-    let kinds = Arc::new(crate::kinds::told(transcript));
+    let kinds = Arc::new(crate::kinds::of(transcript));
     let mut player = Player { refusals: refusals(transcript), kinds, ..Player::default() };
     for line in &transcript.lines {
         let Some(conn) = line.conn else { continue };

@@ -170,12 +170,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// Compares epochs: an epoch is a cluster and a count within it.
-    fn epoch(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
+    fn epoch(&mut self, pointer: &str, one: &Value, other: &Value) -> ComparisonResult {
         let cluster = |epoch: &Value| epoch["cluster"].as_str().unwrap_or_default().to_owned();
         let generation = |epoch: &Value| epoch["generation"].as_u64().unwrap_or_default().to_string();
-        self.pair(Sort::Uid, "", &cluster(one), &cluster(other), &format!("{place}/cluster"))?;
+        self.pair(Sort::Uid, "", &cluster(one), &cluster(other), &format!("{pointer}/cluster"))?;
         let (mine, theirs) = (generation(one), generation(other));
-        self.pair(Sort::Epoch, &cluster(one), &mine, &theirs, &format!("{place}/generation"))
+        self.pair(Sort::Epoch, &cluster(one), &mine, &theirs, &format!("{pointer}/generation"))
     }
 
     fn route(&self, recorded: &Frame, live: &Frame, pointers: &[&str]) -> ComparisonResult {
@@ -192,19 +192,21 @@ impl<'a> Comparison<'a> {
     /// Compares deletions. A deletion may carry the last object or only its identity.
     fn deletion(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.content(), live.content());
-        for pointer in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
-            let value = |content: &Value| content.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-            let place = format!("/content{pointer}");
+        for suffix in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
+            let value = |content: &Value| content.suffix(suffix).and_then(Value::as_str).map(str::to_owned);
+            let pointer = format!("/content{suffix}");
             match (value(one), value(other)) {
                 (None, None) => {}
                 // A KubeEdge cloud deletes a pod by name if an older edge reports it and the pod does not exist
                 // (docs/reference/kubeedge.md#deliveries).
-                (None, Some(_)) if pointer == "/metadata/uid" => self.rules.push(Rule::DeletionForm),
-                (Some(one), Some(other)) if pointer == "/metadata/uid" => {
-                    self.pair(Sort::Uid, "", &one, &other, &place)?;
+                (None, Some(_)) if suffix == "/metadata/uid" => self.rules.push(Rule::DeletionForm),
+                (Some(one), Some(other)) if suffix == "/metadata/uid" => {
+                    self.pair(Sort::Uid, "", &one, &other, &pointer)?;
                 }
                 (Some(one), Some(other)) if one == other => {}
-                (one, other) => return mismatch(&place, format!("{one:?} was recorded, {other:?} arrived")),
+                (one, other) => {
+                    return mismatch(&pointer, format!("{one:?} was recorded, {other:?} arrived"));
+                }
             }
         }
         let is_whole = |content: &Value| content.get("spec").is_some() || content.get("data").is_some();
@@ -227,12 +229,12 @@ impl<'a> Comparison<'a> {
 
     fn header_version(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.resource_version(), live.resource_version());
-        let place = "/header/resourceversion";
+        let pointer = "/header/resourceversion";
         if one.is_empty() || other.is_empty() {
             return if one == other {
                 Ok(())
             } else {
-                mismatch(place, format!("{one:?} was recorded, {other:?} arrived"))
+                mismatch(pointer, format!("{one:?} was recorded, {other:?} arrived"))
             };
         }
         let came = live.content().pointer("/metadata").unwrap_or(&Value::Null);
@@ -241,19 +243,19 @@ impl<'a> Comparison<'a> {
             return if right {
                 Ok(())
             } else {
-                mismatch(place, format!("{other} arrived, which is not the version of the object"))
+                mismatch(pointer, format!("{other} arrived, which is not the version of the object"))
             };
         }
         let uid = recorded
             .objects()
             .first()
             .and_then(|object| object["metadata"]["uid"].as_str().map(str::to_owned));
-        self.version(&uid.unwrap_or_default(), one, other, place)
+        self.version(&uid.unwrap_or_default(), one, other, pointer)
     }
 
     /// Compares versions. The version of an object advances when a controller of the run's cluster writes to it.
-    fn version(&mut self, scope: &str, one: &str, other: &str, place: &str) -> ComparisonResult {
-        let paired = self.pair(Sort::Version, scope, one, other, place);
+    fn version(&mut self, scope: &str, one: &str, other: &str, pointer: &str) -> ComparisonResult {
+        let paired = self.pair(Sort::Version, scope, one, other, pointer);
         if paired.is_err() && self.identifiers.advance(scope, one, other) {
             self.rules.push(Rule::ClusterAdds);
             return Ok(());
@@ -265,27 +267,33 @@ impl<'a> Comparison<'a> {
         self.value("/content", "", recorded.content(), live.content())
     }
 
-    fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, place: &str) -> ComparisonResult {
+    fn pair(&mut self, sort: Sort, scope: &str, one: &str, other: &str, pointer: &str) -> ComparisonResult {
         self.identifiers.pair(sort, scope, one, other).map_err(|problem| Mismatch {
-            pointer: place.to_owned(),
+            pointer: pointer.to_owned(),
             problem: format!("{one} was recorded, {other} arrived, but {problem}"),
         })
     }
 
     /// Compares two values. `scope` is the recorded uid of the enclosing object.
-    pub(crate) fn value(&mut self, place: &str, scope: &str, one: &Value, other: &Value) -> ComparisonResult {
+    pub(crate) fn value(
+        &mut self,
+        pointer: &str,
+        scope: &str,
+        one: &Value,
+        other: &Value,
+    ) -> ComparisonResult {
         match (one, other) {
-            (Value::Object(one), Value::Object(other)) => self.members(place, scope, one, other),
+            (Value::Object(one), Value::Object(other)) => self.members(pointer, scope, one, other),
             (Value::Array(ones), Value::Array(others)) => {
                 if ones.len() != others.len() {
                     return mismatch(
-                        place,
+                        pointer,
                         format!("{} entries were recorded, {} arrived", ones.len(), others.len()),
                     );
                 }
                 let mut pairs = ones.iter().zip(others).enumerate();
                 pairs.try_for_each(|(index, (one, other))| {
-                    self.value(&format!("{place}/{index}"), scope, one, other)
+                    self.value(&format!("{pointer}/{index}"), scope, one, other)
                 })
             }
             (Value::String(one), Value::String(other)) if one != other => {
@@ -293,7 +301,7 @@ impl<'a> Comparison<'a> {
                     return Ok(());
                 }
                 mismatch(
-                    place,
+                    pointer,
                     format!(
                         "{} was recorded, {} arrived",
                         short(&one.as_str().into()),
@@ -302,19 +310,21 @@ impl<'a> Comparison<'a> {
                 )
             }
             (one, other) if one == other => Ok(()),
-            (one, other) => mismatch(place, format!("{} was recorded, {} arrived", short(one), short(other))),
+            (one, other) => {
+                mismatch(pointer, format!("{} was recorded, {} arrived", short(one), short(other)))
+            }
         }
     }
 
     fn members(
         &mut self,
-        place: &str,
+        pointer: &str,
         scope: &str,
         one: &Map<String, Value>,
         other: &Map<String, Value>,
     ) -> ComparisonResult {
         if self.is_own(other.get("metadata").unwrap_or(&Value::Null)) {
-            return self.own_object(place, one, other);
+            return self.own_object(pointer, one, other);
         }
         let uid = one.get("metadata").and_then(|metadata| metadata["uid"].as_str());
         let scope = uid.unwrap_or(scope);
@@ -331,15 +341,15 @@ impl<'a> Comparison<'a> {
                 }
                 continue;
             }
-            let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+            let inner = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
             let (left, right) =
                 (one.get(name).unwrap_or(&Value::Null), other.get(name).unwrap_or(&Value::Null));
-            if name == "name" && is_made_up(place, one, other) {
+            if name == "name" && is_made_up(pointer, one, other) {
                 let texts = [left, right].map(|text| text.as_str().unwrap_or_default());
                 self.pair(Sort::Uid, "", texts[0], texts[1], &inner)?;
                 continue;
             }
-            self.member(place, &inner, name, scope, left, right)?;
+            self.member(pointer, &inner, name, scope, left, right)?;
         }
         Ok(())
     }
@@ -351,7 +361,7 @@ impl<'a> Comparison<'a> {
     /// Compares an object that the cluster manages by itself: it must be the same object, whatever its content.
     fn own_object(
         &mut self,
-        place: &str,
+        pointer: &str,
         one: &Map<String, Value>,
         other: &Map<String, Value>,
     ) -> ComparisonResult {
@@ -363,16 +373,16 @@ impl<'a> Comparison<'a> {
             let (one, other) = (text(one, name), text(other, name));
             if one != other {
                 let problem = format!("{one} was recorded, {other} arrived");
-                return mismatch(&format!("{place}/metadata/{name}"), problem);
+                return mismatch(&format!("{pointer}/metadata/{name}"), problem);
             }
         }
-        self.pair(Sort::Uid, "", &text(one, "uid"), &text(other, "uid"), &format!("{place}/metadata/uid"))
+        self.pair(Sort::Uid, "", &text(one, "uid"), &text(other, "uid"), &format!("{pointer}/metadata/uid"))
     }
 
     fn member(
         &mut self,
         parent: &str,
-        place: &str,
+        pointer: &str,
         name: &str,
         scope: &str,
         one: &Value,
@@ -384,11 +394,11 @@ impl<'a> Comparison<'a> {
             }
             return Ok(());
         }
-        if let Some(outcome) = self.identifier(parent, place, name, scope, (one, other)) {
+        if let Some(outcome) = self.identifier(parent, pointer, name, scope, (one, other)) {
             return outcome;
         }
         if one.is_null() != other.is_null() {
-            if self.is_addition(place, one, other) || self.is_servers(place, scope, one, other) {
+            if self.is_addition(pointer, one, other) || self.is_servers(pointer, scope, one, other) {
                 self.rules.push(Rule::ClusterAdds);
                 return Ok(());
             }
@@ -398,9 +408,9 @@ impl<'a> Comparison<'a> {
         }
         let none = Map::new();
         match (one, other) {
-            (Value::Object(one), Value::Null) => self.members(place, scope, one, &none),
-            (Value::Null, Value::Object(other)) => self.members(place, scope, &none, other),
-            (one, other) => self.value(place, scope, one, other),
+            (Value::Object(one), Value::Null) => self.members(pointer, scope, one, &none),
+            (Value::Null, Value::Object(other)) => self.members(pointer, scope, &none, other),
+            (one, other) => self.value(pointer, scope, one, other),
         }
     }
 
@@ -428,55 +438,53 @@ impl<'a> Comparison<'a> {
     fn identifier(
         &mut self,
         parent: &str,
-        place: &str,
+        pointer: &str,
         name: &str,
         scope: &str,
         (one, other): (&Value, &Value),
     ) -> Option<ComparisonResult> {
         let in_metadata = parent.ends_with("/metadata");
-        if let Some(outcome) = self.allotted(parent, place, name, (one, other)) {
+        if let Some(outcome) = self.allotted(parent, pointer, name, (one, other)) {
             return Some(outcome);
         }
         if name == "generation" && in_metadata && one.is_u64() && other.is_u64() {
-            return Some(self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), place));
+            return Some(self.pair(Sort::Generation, scope, &one.to_string(), &other.to_string(), pointer));
         }
         let (one, other) = (one.as_str()?, other.as_str()?);
         Some(match name {
             // A reference that was written before the object that it names was created.
             "uid" if !in_metadata && one == other => Ok(()),
-            "uid" => self.pair(Sort::Uid, "", one, other, place),
-            "resourceVersion" if in_metadata => self.version(scope, one, other, place),
+            "uid" => self.pair(Sort::Uid, "", one, other, pointer),
+            "resourceVersion" if in_metadata => self.version(scope, one, other, pointer),
             "creationTimestamp" | "deletionTimestamp" if in_metadata => {
-                self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, place)
+                self.pair(Sort::Time, &format!("{scope}/{name}"), one, other, pointer)
             }
             "cloudcore" if parent.ends_with("/annotations") => {
-                self.pair(Sort::Address, "", one, other, place)
+                self.pair(Sort::Address, "", one, other, pointer)
             }
             _ => return None,
         })
     }
 
     /// Whether the run's API server sets this where it was not recorded, or drops what was recorded.
-    fn is_servers(&self, place: &str, uid: &str, one: &Value, other: &Value) -> bool {
-        let place = in_object(place);
+    fn is_servers(&self, pointer: &str, uid: &str, one: &Value, other: &Value) -> bool {
+        let pointer = in_object(pointer);
         let has = |known: &HashMap<String, Additions>, value: &Value| {
-            known
-                .get(uid)
-                .is_some_and(|list| list.iter().any(|(pointer, known)| pointer == place && known == value))
+            known.get(uid).is_some_and(|list| list.iter().any(|(at, known)| at == pointer && known == value))
         };
         if one.is_null() { has(&self.own.added, other) } else { has(&self.own.left_out, one) }
     }
 
     /// Whether the recorded cluster added this by itself.
-    fn is_addition(&self, place: &str, one: &Value, other: &Value) -> bool {
-        let place = in_object(place);
-        other.is_null() && self.additions.iter().any(|(pointer, value)| pointer == place && value == one)
+    fn is_addition(&self, pointer: &str, one: &Value, other: &Value) -> bool {
+        let pointer = in_object(pointer);
+        other.is_null() && self.additions.iter().any(|(at, value)| at == pointer && value == one)
     }
 }
 
 /// Whether this is the metadata of an object whose name the API server generated: the name differs in each cluster and
 /// identifies the object as well as a uid does.
-fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+fn is_made_up(pointer: &str, one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
     let text = |side: &Map<String, Value>, name: &str| {
         side.get(name).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
@@ -486,7 +494,7 @@ fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>)
         name.len() > start.len() && name.starts_with(&start)
     };
     let same = !start.is_empty() && start == text(other, "generateName");
-    place.ends_with("/metadata")
+    pointer.ends_with("/metadata")
         && same
         && made(one)
         && made(other)
@@ -494,9 +502,9 @@ fn is_made_up(place: &str, one: &Map<String, Value>, other: &Map<String, Value>)
 }
 
 /// The pointer relative to the object that a frame carries.
-fn in_object(place: &str) -> &str {
-    let place = place.strip_prefix("/content").unwrap_or(place);
-    ["/Object", "/RespBody", "/body"].iter().find_map(|start| place.strip_prefix(start)).unwrap_or(place)
+fn in_object(pointer: &str) -> &str {
+    let pointer = pointer.strip_prefix("/content").unwrap_or(pointer);
+    ["/Object", "/RespBody", "/body"].iter().find_map(|start| pointer.strip_prefix(start)).unwrap_or(pointer)
 }
 
 /// Members that deliveries leave out.
@@ -512,8 +520,8 @@ fn is_trimmed(parent: &str, name: &str) -> bool {
 }
 
 /// Whether the object of an answer is at this pointer.
-fn is_object_root(place: &str) -> bool {
-    matches!(place, "/content" | "/content/Object" | "/content/RespBody" | "/content/body")
+fn is_object_root(pointer: &str) -> bool {
+    matches!(pointer, "/content" | "/content/Object" | "/content/RespBody" | "/content/body")
 }
 
 /// Treats an object without members like no object.
@@ -533,23 +541,23 @@ pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
     found
 }
 
-fn collect(place: &str, asked: &Value, made: &Value, found: &mut Additions) {
+fn collect(pointer: &str, asked: &Value, made: &Value, found: &mut Additions) {
     if let (Some(asked), Some(made)) = (asked.as_array(), made.as_array())
         && asked.len() == made.len()
     {
         for (index, (asked, made)) in asked.iter().zip(made).enumerate() {
-            collect(&format!("{place}/{index}"), asked, made, found);
+            collect(&format!("{pointer}/{index}"), asked, made, found);
         }
         return;
     }
     let Some(members) = made.as_object() else {
         if asked.is_null() && !made.is_null() {
-            found.push((place.to_owned(), made.clone()));
+            found.push((pointer.to_owned(), made.clone()));
         }
         return;
     };
     for (name, value) in members {
-        let inner = format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"));
+        let inner = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
         collect(&inner, asked.get(name).unwrap_or(&Value::Null), value, found);
     }
 }

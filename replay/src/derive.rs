@@ -68,7 +68,7 @@ impl FactKind {
 #[must_use]
 pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     let transcript = &effects::split(&order::ordered(&types::completed(transcript)));
-    let told: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
+    let recorded: HashSet<Key> = transcript.lines.iter().filter_map(told_by_api).collect();
     let mut changes: HashMap<usize, Vec<(Verb, Value)>> = HashMap::new();
     let mut known = ObservedApiState::default();
     let facts = refusals::with_evidence(facts(transcript));
@@ -87,7 +87,7 @@ pub fn with_api_lines(transcript: &Transcript) -> Transcript {
     for (index, line) in transcript.lines.iter().enumerate() {
         let derived = changes.remove(&index).unwrap_or_default();
         for (verb, object) in
-            derived.into_iter().filter(|(_, object)| !told.contains(&Key::of_object(object)))
+            derived.into_iter().filter(|(_, object)| !recorded.contains(&Key::of_object(object)))
         {
             lines.push(Line { number: 0, at_us: line.at_us, conn: None, event: Event::Api(verb, object) });
         }
@@ -142,7 +142,7 @@ fn told_by_api(line: &Line) -> Option<Key> {
 fn facts(transcript: &Transcript) -> Vec<Fact> {
     let mut requests: HashMap<&str, (usize, &Frame)> = HashMap::new();
     let mut facts: Vec<Fact> = Vec::new();
-    let kinds = crate::kinds::told(transcript);
+    let kinds = crate::kinds::of(transcript);
     let pushed: HashSet<(String, String)> = transcript.lines.iter().filter_map(pushed_version).collect();
     for (index, line) in transcript.lines.iter().enumerate() {
         match &line.event {

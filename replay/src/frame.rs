@@ -410,8 +410,8 @@ impl Frame {
         if self.is_frame("api", "response") {
             return content["code"].as_u64().is_some_and(|code| code >= 400).then_some(&content["body"]);
         }
-        let places = ["/Err/ErrStatus", "/ErrStatus", "/Error/ErrStatus"];
-        let status = places.iter().find_map(|place| content.pointer(place))?;
+        let pointers = ["/Err/ErrStatus", "/ErrStatus", "/Error/ErrStatus"];
+        let status = pointers.iter().find_map(|pointer| content.pointer(pointer))?;
         status["reason"].is_string().then_some(status)
     }
 }

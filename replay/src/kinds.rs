@@ -10,7 +10,7 @@ use crate::transcript::{Event, Transcript};
 const DEFINITION: &str = "CustomResourceDefinition";
 
 /// The kinds that a transcript defines.
-pub(crate) fn told(transcript: &Transcript) -> Kinds {
+pub(crate) fn of(transcript: &Transcript) -> Kinds {
     let mut kinds = Kinds::default();
     for line in &transcript.lines {
         match &line.event {

@@ -81,7 +81,7 @@ impl ObservedObjects {
             return None;
         }
         let birth = ["/kind", "/apiVersion", "/metadata/creationTimestamp"]
-            .map(|place| text(object, place).to_owned());
+            .map(|pointer| text(object, pointer).to_owned());
         let known = self.births.entry(uid.to_owned()).or_insert_with(|| birth.clone());
         for (known, said) in known.iter_mut().zip(&birth) {
             // A deletion may carry less.

@@ -52,7 +52,7 @@ fn word(lane: Lane) -> &'static str {
 /// Group, operation and resource of a route.
 type RouteParts<'a> = [&'a str; 3];
 
-fn told(id: impl Into<Value>, route: RouteParts<'_>, content: impl Into<Value>) -> Value {
+fn frame_json(id: impl Into<Value>, route: RouteParts<'_>, content: impl Into<Value>) -> Value {
     let [group, operation, resource] = route;
     let route = json!({"group": group, "operation": operation, "resource": resource});
     let members = [("header", json!({"msg_id": id.into()})), ("route", route), ("content", content.into())];
@@ -60,7 +60,7 @@ fn told(id: impl Into<Value>, route: RouteParts<'_>, content: impl Into<Value>) 
 }
 
 fn answer(id: String, parent: String, route: RouteParts<'_>, content: impl Into<Value>) -> Value {
-    let mut json = told(id, route, content);
+    let mut json = frame_json(id, route, content);
     json["header"]["parent_msg_id"] = parent.into();
     json
 }
@@ -69,18 +69,18 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
     let id = |what: String| format!("{conn}/{what}");
     let session = |operation| ["session", operation, "session"];
     match frame {
-        Wire::Hello(frame) => told(id("hello".to_owned()), session("hello"), hello(frame)),
+        Wire::Hello(frame) => frame_json(id("hello".to_owned()), session("hello"), hello(frame)),
         Wire::Welcome(frame) => {
             answer(id("welcome".to_owned()), id("hello".to_owned()), session("welcome"), welcome(frame))
         }
-        Wire::InventoryRequest { subscription } => told(
+        Wire::InventoryRequest { subscription } => frame_json(
             id(format!("inventory/{}", subscription.0)),
             [&group(*subscription), "inventory", "inventory"],
             Value::Null,
         ),
         Wire::InventoryPart(frame) => part(conn, frame),
         Wire::Deliver(frame) => deliver(conn, lane, frame),
-        Wire::Undecodable(lost) => told(
+        Wire::Undecodable(lost) => frame_json(
             id(format!("{}/{}", word(lane), lost.seq.0)),
             [&group(lost.subscription), "undecodable", "object"],
             json!({"reason": lost.reason}),
@@ -88,10 +88,10 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
         Wire::Ack { lanes } => {
             let lanes: Map<String, Value> =
                 lanes.iter().map(|(lane, seq)| (word(*lane).to_owned(), seq.0.into())).collect();
-            told(id("ack".to_owned()), session("ack"), lanes)
+            frame_json(id("ack".to_owned()), session("ack"), lanes)
         }
         Wire::Refuse(frame) => refusal(conn, frame),
-        Wire::CaughtUp { subscription, epoch: history, revision } => told(
+        Wire::CaughtUp { subscription, epoch: history, revision } => frame_json(
             id(format!("caughtup/{}/{revision}", subscription.0)),
             [&group(*subscription), "caughtup", "caughtup"],
             json!({"epoch": epoch(history), "revision": revision.0}),
@@ -99,7 +99,7 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
         Wire::Request(frame) => request(conn, frame),
         Wire::Reply(frame) => reply(conn, frame),
         Wire::Subscribe(frame) => subscribe(conn, frame),
-        Wire::Unsubscribe { subscription } => told(
+        Wire::Unsubscribe { subscription } => frame_json(
             id(format!("unsubscribe/{}", subscription.0)),
             [&group(*subscription), "unsubscribe", "subscription"],
             Value::Null,
@@ -111,7 +111,7 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
             json!({"code": code, "reason": reason}),
         ),
         Wire::LeaseRenew { renew_time_micros } => {
-            told(id(format!("lease/{renew_time_micros}")), ["session", "renew", "lease"], Value::Null)
+            frame_json(id(format!("lease/{renew_time_micros}")), ["session", "renew", "lease"], Value::Null)
         }
         Wire::LeaseRenewed { renew_time_micros, code } => answer(
             id(format!("renewed/{renew_time_micros}")),
@@ -119,16 +119,16 @@ fn body(conn: u64, frame: &Wire, lane: Lane) -> Value {
             ["session", "renewed", "lease"],
             json!({"code": code}),
         ),
-        Wire::Attestation { proof } => told(
+        Wire::Attestation { proof } => frame_json(
             id("attestation".to_owned()),
             session("attestation"),
             json!({"proof": STANDARD.encode(proof)}),
         ),
-        Wire::Ping { id: number } => told(id(format!("ping/{number}")), session("ping"), Value::Null),
+        Wire::Ping { id: number } => frame_json(id(format!("ping/{number}")), session("ping"), Value::Null),
         Wire::Pong { id: number } => {
             answer(id(format!("pong/{number}")), id(format!("ping/{number}")), session("pong"), Value::Null)
         }
-        Wire::Goodbye(frame) => told(id("goodbye".to_owned()), session("goodbye"), goodbye(frame)),
+        Wire::Goodbye(frame) => frame_json(id("goodbye".to_owned()), session("goodbye"), goodbye(frame)),
     }
 }
 
@@ -239,7 +239,7 @@ fn deliver(conn: u64, lane: Lane, frame: &Deliver) -> Value {
     let namespace = if key.namespace().is_empty() { "null" } else { key.namespace() };
     let resource = format!("{namespace}/{kind}/{}", key.name());
     let id = format!("{conn}/{}/{}", word(lane), frame.seq.0);
-    let mut json = told(id, [&group(frame.subscription), operation, &resource], content);
+    let mut json = frame_json(id, [&group(frame.subscription), operation, &resource], content);
     if let Some(version) = version {
         json["header"]["resourceversion"] = version.revision.to_string().into();
         beside["uid"] = version.uid.as_str().into();
@@ -292,7 +292,9 @@ fn request(conn: u64, frame: &Request) -> Value {
     }
     let mut json = match &frame.body {
         RequestBody::Message(message) => with_message(message, &id, None, &mut beside),
-        RequestBody::Api(call) => told(id, ["api", &call.method, &call.path_and_query], api_request(call)),
+        RequestBody::Api(call) => {
+            frame_json(id, ["api", &call.method, &call.path_and_query], api_request(call))
+        }
     };
     json["request"] = beside;
     json
@@ -352,7 +354,8 @@ fn subscribe(conn: u64, frame: &Subscribe) -> Value {
         "inventory": inventory(&frame.inventory),
     });
     let id = format!("{conn}/subscription/{}", frame.subscription.0);
-    let mut json = told(id, [&group(frame.subscription), "subscribe", &frame.resource.to_string()], content);
+    let mut json =
+        frame_json(id, [&group(frame.subscription), "subscribe", &frame.resource.to_string()], content);
     if let Some(token) = &frame.caller_token {
         json["request"] = json!({"caller_token": token});
     }

@@ -50,11 +50,11 @@ pub(crate) fn agree(one: &Value, other: &Value) -> bool {
     same_content(&one, &other)
 }
 
-fn drop_unless_both(sides: [&mut Value; 2], place: &str, member: &str) {
-    let has = |side: &Value| side.pointer(place).is_some_and(|value| value.get(member).is_some());
+fn drop_unless_both(sides: [&mut Value; 2], pointer: &str, member: &str) {
+    let has = |side: &Value| side.pointer(pointer).is_some_and(|value| value.get(member).is_some());
     if !sides.iter().all(|side| has(side)) {
         for side in sides {
-            if let Some(members) = side.pointer_mut(place).and_then(Value::as_object_mut) {
+            if let Some(members) = side.pointer_mut(pointer).and_then(Value::as_object_mut) {
                 members.remove(member);
             }
         }

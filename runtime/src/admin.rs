@@ -43,7 +43,7 @@ pub const CONNECTION_LIFETIME: Duration = Duration::from_secs(30);
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Limits on waiting and served connections, in total and for each source.
-const PLACES: DoorLimits = DoorLimits {
+const DOOR_LIMITS: DoorLimits = DoorLimits {
     waiting: 512,
     waiting_per_source: 128,
     working: CONNECTIONS_MAX,
@@ -101,7 +101,7 @@ impl AdminListener {
     /// The thread or its runtime could not be created.
     pub fn start(self, state: AdminState) -> io::Result<AdminHandle> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, door) = (CancellationToken::new(), Door::new(PLACES));
+        let (stop, door) = (CancellationToken::new(), Door::new(DOOR_LIMITS));
         let (stopped, guarded) = (stop.clone(), door.clone());
         let serve = move || {
             runtime.block_on(async move {
@@ -149,8 +149,8 @@ async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop
             match listener.accept().await {
                 // A connection that gets no slot is closed here.
                 Ok((stream, remote)) => match door.enter(remote.ip()) {
-                    Ok(place) => {
-                        tasks.spawn_isolated("admin connection", receive(place, stream, Arc::clone(&state)));
+                    Ok(slot) => {
+                        tasks.spawn_isolated("admin connection", receive(slot, stream, Arc::clone(&state)));
                     }
                     Err(reason) => tracing::debug!(%remote, %reason, "admin connection refused"),
                 },
@@ -166,20 +166,20 @@ async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop
 }
 
 /// Handles a connection from its first byte on.
-async fn receive(place: Waiting, stream: TcpStream, state: Arc<AdminState>) {
+async fn receive(slot: Waiting, stream: TcpStream, state: Arc<AdminState>) {
     let mut first = [0];
     let spoke = tokio::select! {
-        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
-        () = place.evicted() => false,
+        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && slot.spoke(),
+        () = slot.evicted() => false,
         () = tokio::time::sleep(HEADER_TIMEOUT) => false,
     };
     if !spoke {
         return;
     }
-    let Some(place) = place.work().await else { return };
+    let Some(slot) = slot.work().await else { return };
     tokio::select! {
         () = serve_connection(stream, &state) => {}
-        () = place.evicted() => tracing::debug!("admin connection evicted for one of another source"),
+        () = slot.evicted() => tracing::debug!("admin connection evicted for one of another source"),
     }
 }
 
@@ -335,7 +335,7 @@ mod tests {
             stream
         };
         let mut held = Vec::new();
-        for _ in 0..2 * PLACES.waiting_per_source {
+        for _ in 0..2 * DOOR_LIMITS.waiting_per_source {
             held.push(from(1, b"").await);
         }
         for number in 0..CONNECTIONS_MAX {
@@ -343,7 +343,7 @@ mod tests {
             held.push(from(last, b"GET /livez HTT").await);
         }
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
-        let gone = u64::try_from(PLACES.waiting_per_source).unwrap();
+        let gone = u64::try_from(DOOR_LIMITS.waiting_per_source).unwrap();
         assert!(world.handle.door().evicted() >= gone, "who was sent away is counted");
         drop(held);
     }

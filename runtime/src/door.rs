@@ -112,7 +112,7 @@ impl SourceConnections {
 /// Notifies a connection that it has a working slot or must close.
 #[derive(Debug, Default)]
 struct Signal {
-    told: Notify,
+    notify: Notify,
     works: AtomicBool,
     gone: AtomicBool,
 }
@@ -120,7 +120,7 @@ struct Signal {
 impl Signal {
     fn send_away(&self) {
         self.gone.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.notify.notify_one();
     }
 }
 
@@ -141,7 +141,7 @@ impl DoorState {
             let Some(signal) = entry.asking.remove(&number) else { return };
             entry.spoken.remove(&number);
             signal.works.store(true, Ordering::Relaxed);
-            signal.told.notify_one();
+            signal.notify.notify_one();
             entry.working.insert(number, (Instant::now(), signal));
             self.waiting = self.waiting.saturating_sub(1);
             self.working += 1;
@@ -281,7 +281,7 @@ pub struct Waiting {
 impl Waiting {
     /// Completes when this slot was given to another connection: this connection must end.
     pub async fn evicted(&self) {
-        self.signal.told.notified().await;
+        self.signal.notify.notified().await;
     }
 
     /// Records that the peer has spoken: from now on no connection of the same source takes this slot. Returns false if
@@ -301,7 +301,7 @@ impl Waiting {
         let mut works = self.ask();
         while !works && !self.signal.gone.load(Ordering::Relaxed) {
             tokio::select! {
-                () = self.signal.told.notified() => works = self.signal.works.load(Ordering::Relaxed),
+                () = self.signal.notify.notified() => works = self.signal.works.load(Ordering::Relaxed),
                 () = tokio::time::sleep(UNDISTURBED) => works = self.ask(),
             }
         }
@@ -343,7 +343,7 @@ impl Working {
     /// Completes when this handshake has run too long while another source has no slot: the connection must end.
     pub async fn evicted(&self) {
         while !self.0.signal.gone.load(Ordering::Relaxed) {
-            self.0.signal.told.notified().await;
+            self.0.signal.notify.notified().await;
         }
     }
 }
@@ -361,25 +361,25 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    async fn work(place: Waiting) -> Working {
-        assert!(place.spoke());
-        place.work().await.expect("a working place")
+    async fn work(slot: Waiting) -> Working {
+        assert!(slot.spoke());
+        slot.work().await.expect("a working place")
     }
 
     #[test]
     fn the_connection_that_is_silent_for_longest_goes_first() {
         let door = Door::new(LIMITS);
-        let mut places: Vec<_> = (0..4).map(|_| door.enter(address(1)).expect("a place")).collect();
-        assert!(places[1].spoke());
+        let mut slots: Vec<_> = (0..4).map(|_| door.enter(address(1)).expect("a place")).collect();
+        assert!(slots[1].spoke());
         let fifth = door.enter(address(1)).expect("the place of the oldest");
-        assert!(places[0].evicted().now_or_never().is_some());
-        assert!(!places[0].spoke(), "too late");
-        assert!(places.iter().skip(1).all(|place| place.evicted().now_or_never().is_none()));
+        assert!(slots[0].evicted().now_or_never().is_some());
+        assert!(!slots[0].spoke(), "too late");
+        assert!(slots.iter().skip(1).all(|slot| slot.evicted().now_or_never().is_none()));
         let _sixth = door.enter(address(1)).expect("the place of the third");
-        assert!(places[1].evicted().now_or_never().is_none(), "it has spoken");
-        assert!(places[2].evicted().now_or_never().is_some());
+        assert!(slots[1].evicted().now_or_never().is_none(), "it has spoken");
+        assert!(slots[2].evicted().now_or_never().is_some());
         assert_eq!((door.waiting(), door.evicted(), door.refused()), (4, 2, 0));
-        places.clear();
+        slots.clear();
         drop(fifth);
         assert_eq!(door.waiting(), 1);
     }
@@ -390,10 +390,10 @@ mod tests {
         let flood: Vec<_> = (0..40).filter_map(|_| door.enter(address(1)).ok()).collect();
         assert_eq!((flood.len(), door.waiting()), (40, 4), "all but the newest were told to go");
         let honest: Vec<_> = (2..4).map(|last| door.enter(address(last)).expect("a place")).collect();
-        assert!(honest.iter().all(|place| place.evicted().now_or_never().is_none()));
+        assert!(honest.iter().all(|slot| slot.evicted().now_or_never().is_none()));
         // All slots are taken now: the source that has the most gives one up.
         let third = door.enter(address(4)).expect("a place");
-        assert!(honest.iter().chain([&third]).all(|place| place.evicted().now_or_never().is_none()));
+        assert!(honest.iter().chain([&third]).all(|slot| slot.evicted().now_or_never().is_none()));
         assert_eq!(door.waiting(), 6);
     }
 
@@ -431,8 +431,8 @@ mod tests {
         let busy: Vec<_> = [1, 1, 1, 2, 2, 2].map(|last| door.enter(address(last)).expect("a place")).into();
         assert!(busy.iter().all(Waiting::spoke));
         let honest = door.enter(address(3)).expect("of one that has most");
-        let told = busy.iter().filter(|place| place.evicted().now_or_never().is_some()).count();
-        assert_eq!((told, door.waiting(), door.evicted()), (1, 6, 1));
+        let evicted = busy.iter().filter(|slot| slot.evicted().now_or_never().is_some()).count();
+        assert_eq!((evicted, door.waiting(), door.evicted()), (1, 6, 1));
         let second = door.enter(address(3)).expect("it still has fewer");
         assert!(honest.spoke() && second.spoke());
         assert_eq!(door.enter(address(1)).err(), Some(Crowded::Whole), "nobody has more than it has");
@@ -453,8 +453,8 @@ mod tests {
         let honest = work(door.enter(address(3)).expect("a place"));
         let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn comes");
         assert_eq!(begin.elapsed(), UNDISTURBED, "a handshake has some time");
-        let told = stuck.iter().filter(|place| place.evicted().now_or_never().is_some()).count();
-        assert_eq!((told, door.working()), (1, 4));
+        let evicted = stuck.iter().filter(|slot| slot.evicted().now_or_never().is_some()).count();
+        assert_eq!((evicted, door.working()), (1, 4));
         drop(queued);
         drop((stuck, honest));
         assert_eq!((door.working(), door.waiting(), door.lock().sources.len()), (0, 0, 0));

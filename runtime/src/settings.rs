@@ -35,11 +35,11 @@ mod tests {
     fn errors_name_line_and_column() {
         let read = |text: &str| from_yaml::<Settings>(text);
         assert_eq!(read("ports:\n  quic: 1").unwrap().ports["quic"], 1);
-        for (text, place) in
+        for (text, key) in
             [("ports:\n  quic: a", "line 2"), ("port:\n  quic: 1", "line 1"), ("ports:\n  quic: [", "line 2")]
         {
             let message = read(text).unwrap_err();
-            assert!(message.contains(place) && !message.contains('\n'), "{text}: {message}");
+            assert!(message.contains(key) && !message.contains('\n'), "{text}: {message}");
         }
         let unknown = read("ports: {}\nmore: 1").unwrap_err();
         assert!(unknown.contains("`more`") && unknown.matches("line").count() == 1, "{unknown}");

@@ -79,8 +79,9 @@ const UNAVAILABLE: [&str; 4] = ["spec", "updateStrategy", "rollingUpdate", "maxU
 
 fn drop_unavailable(map: &mut Map<String, Value>) {
     let [outer, strategy, rolling, field] = UNAVAILABLE;
-    let place = map.get_mut(outer).and_then(|spec| spec.get_mut(strategy)?.get_mut(rolling)?.as_object_mut());
-    if let Some(rolling) = place {
+    let parameters =
+        map.get_mut(outer).and_then(|spec| spec.get_mut(strategy)?.get_mut(rolling)?.as_object_mut());
+    if let Some(rolling) = parameters {
         rolling.remove(field);
     }
 }

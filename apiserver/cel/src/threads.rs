@@ -83,11 +83,11 @@ fn on_stack<T: Send>(name: &str, bytes: usize, run: impl FnOnce() -> T + Send) -
 /// A slot for a deep evaluation.
 struct EvaluationSlot;
 
-static PLACES: LazyLock<(Mutex<usize>, Condvar)> = LazyLock::new(|| (Mutex::new(0), Condvar::new()));
+static RUNNING: LazyLock<(Mutex<usize>, Condvar)> = LazyLock::new(|| (Mutex::new(0), Condvar::new()));
 
 impl EvaluationSlot {
     fn take() -> Self {
-        let (taken, freed) = &*PLACES;
+        let (taken, freed) = &*RUNNING;
         let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
         let full = |taken: &mut usize| *taken >= DEEP_EVALUATIONS_MAX;
         *freed.wait_while(taken, full).unwrap_or_else(PoisonError::into_inner) += 1;
@@ -97,7 +97,7 @@ impl EvaluationSlot {
 
 impl Drop for EvaluationSlot {
     fn drop(&mut self) {
-        let (taken, freed) = &*PLACES;
+        let (taken, freed) = &*RUNNING;
         *taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
         freed.notify_one();
     }

@@ -34,7 +34,7 @@ pub fn groups(namespace: &str) -> Vec<String> {
 /// The identity behind verified claims.
 #[must_use]
 pub fn identity(claims: &Claims) -> Identity {
-    let place = &claims.place;
+    let claim = &claims.kubernetes;
     let mut extra = BTreeMap::new();
     let mut note = |key: &str, value: &str| {
         if !value.is_empty() {
@@ -44,18 +44,18 @@ pub fn identity(claims: &Claims) -> Identity {
     if !claims.jti.is_empty() {
         note("credential-id", &format!("JTI={}", claims.jti));
     }
-    if let Some(pod) = &place.pod {
+    if let Some(pod) = &claim.pod {
         note("pod-name", &pod.name);
         note("pod-uid", &pod.uid);
     }
-    if let Some(node) = &place.node {
+    if let Some(node) = &claim.node {
         note("node-name", &node.name);
         note("node-uid", &node.uid);
     }
     Identity {
-        user: format!("{USER_PREFIX}{}:{}", place.namespace, place.serviceaccount.name),
-        uid: Some(place.serviceaccount.uid.clone()),
-        groups: groups(&place.namespace),
+        user: format!("{USER_PREFIX}{}:{}", claim.namespace, claim.serviceaccount.name),
+        uid: Some(claim.serviceaccount.uid.clone()),
+        groups: groups(&claim.namespace),
         extra,
     }
 }
@@ -118,8 +118,8 @@ mod tests {
     fn an_identity_names_account_pod_and_node() {
         let bound = |name: &str| Some(BoundObject { name: name.into(), uid: format!("{name}-uid") });
         let mut claims = claims::tests::claims();
-        claims.place.pod = bound("p");
-        claims.place.node = bound("n");
+        claims.kubernetes.pod = bound("p");
+        claims.kubernetes.node = bound("n");
         let identity = identity(&claims);
         assert_eq!(identity.user, "system:serviceaccount:shop:till");
         let groups = ["system:serviceaccounts", "system:serviceaccounts:shop", "system:authenticated"];

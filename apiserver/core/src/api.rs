@@ -20,7 +20,7 @@ use hyper::body::Body as HttpBody;
 use crate::accept::Accepted;
 use crate::auth::{Attributes, AuditRecord, BadCredentials, Identity, Observation, Peer};
 use crate::body::{self, Body};
-use crate::places::ConnectionSlot;
+use crate::connection_slots::ConnectionSlot;
 use crate::query::Query;
 use crate::query::path::Target;
 use crate::senders::{Payer, Sender, is_known};
@@ -101,10 +101,10 @@ impl ApiServer {
             Ok(time) => time,
             Err(error) => return body::refusal(&error, &refused),
         };
-        let Some(place) = self.parts.load.authenticate() else {
+        let Some(permit) = self.parts.load.authenticate() else {
             return body::refusal(&too_many(), &refused);
         };
-        let answering = self.answer_admitted(head, query, peer, request_body, place);
+        let answering = self.answer_admitted(head, query, peer, request_body, permit);
         let Some(time) = time else { return answering.await };
         tokio::time::timeout(time, answering)
             .await
@@ -117,7 +117,7 @@ impl ApiServer {
         query: Query,
         peer: &Peer,
         request_body: B,
-        place: Authenticating,
+        permit: Authenticating,
     ) -> Response<Body>
     where
         B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
@@ -129,11 +129,11 @@ impl ApiServer {
         };
         // A request with impersonation counts for the caller, not for the impersonated user.
         let Some(slot) =
-            self.place(&head, &query, peer, impersonator.as_ref().unwrap_or(&attributes.identity))
+            self.enter(&head, &query, peer, impersonator.as_ref().unwrap_or(&attributes.identity))
         else {
             return body::refusal(&too_many(), &Accepted::of_refusal(&head.headers, &query.params));
         };
-        drop(place);
+        drop(permit);
         let sender = Arc::clone(slot.sender());
         // An administrator, such as a cloudcore beside this server, makes requests for many users: each of them queues
         // on its own.
@@ -165,7 +165,7 @@ impl ApiServer {
     }
 
     /// A slot for a request within the share of its sender. It also marks the connection as proven by that sender.
-    fn place(
+    fn enter(
         &self,
         head: &http::request::Parts,
         query: &Query,
@@ -175,8 +175,8 @@ impl ApiServer {
         let load = &self.parts.load;
         let connection = head.extensions.get::<Arc<ConnectionSlot>>();
         let remote = || load.source(peer.remote.map(|address| address.ip()));
-        let sender = load.sender(identity, connection.map_or_else(remote, |place| place.source()));
-        if load.is_shared() && is_known(identity) && connection.is_some_and(|place| !place.prove(&sender)) {
+        let sender = load.sender(identity, connection.map_or_else(remote, |slot| slot.source()));
+        if load.is_shared() && is_known(identity) && connection.is_some_and(|slot| !slot.prove(&sender)) {
             return None;
         }
         load.enter(query.verb == "watch", &sender)

@@ -17,7 +17,7 @@ use crate::status::ApiError;
 /// How long a request waits for a permit; then it is answered with 429.
 pub const ASIDE_WAIT_MAX: Duration = Duration::from_secs(10);
 
-static PLACES: Semaphore = Semaphore::const_new(ASIDE_MAX);
+static PERMITS: Semaphore = Semaphore::const_new(ASIDE_MAX);
 
 /// Runs work for a request outside the threads of the runtime that serve requests. A single-threaded runtime, as in
 /// tests, runs it inline.
@@ -29,8 +29,8 @@ pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<
         return Ok(own_aside(work).await);
     }
     // First the queue of the sender: no sender has more than a few requests in the common queue.
-    let wait = async { (payer.turn().await, PLACES.acquire().await) };
-    let Ok(_place) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
+    let wait = async { (payer.turn().await, PERMITS.acquire().await) };
+    let Ok(_permit) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
         return Err(ApiError::too_many_requests(
             "Too many requests of this client wait for large bodies to be read, or for expressions (of policies, rules or \
              selectors) to be evaluated, please try again later.",
@@ -57,7 +57,7 @@ pub(crate) async fn aside_if_large<T>(
 /// Like [`aside`] for the server's own work, which waits as long as it takes.
 pub async fn own_aside<T>(work: impl FnOnce() -> T + Send) -> T {
     // The semaphore is never closed.
-    let _place = PLACES.acquire().await;
+    let _permit = PERMITS.acquire().await;
     beside(work)
 }
 

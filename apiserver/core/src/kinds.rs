@@ -204,7 +204,7 @@ impl KindInfo {
 
     fn default_with(&self, object: &mut Value, nulls: Nulls) {
         match self.definition.is_some() {
-            true => crate::schema::default::default(self.place(), object, nulls),
+            true => crate::schema::default::default(self.position(), object, nulls),
             false => {
                 self.strategy.default(self, object);
                 self.canonical(object);
@@ -217,15 +217,15 @@ impl KindInfo {
     /// form. Idempotent; [`Self::default`] includes it.
     pub fn canonical(&self, object: &mut Value) {
         if !self.custom {
-            canonical::canonical(self.place(), object);
+            canonical::canonical(self.position(), object);
         }
     }
 
     /// Brings the metadata of a custom object into canonical form: it has a Go type although the object has none.
     fn canonical_metadata(&self, object: &mut Value) {
-        let (place, known) = self.place().child("metadata");
+        let (position, known) = self.position().child("metadata");
         if let Some(metadata) = object.get_mut("metadata").filter(|_| known && self.custom) {
-            canonical::canonical(place, metadata);
+            canonical::canonical(position, metadata);
         }
     }
 
@@ -340,7 +340,7 @@ impl KindInfo {
         self.strategy.default_grace(self, object)
     }
 
-    pub(crate) fn place(&self) -> SchemaPosition<'_> {
+    pub(crate) fn position(&self) -> SchemaPosition<'_> {
         SchemaPosition(Some(self.schema.cursor()))
     }
 

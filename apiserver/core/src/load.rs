@@ -151,8 +151,8 @@ impl Load {
 
     /// A slot for the time of authentication: unauthenticated clients must not occupy slots of requests.
     pub(crate) fn authenticate(self: &Arc<Self>) -> Option<Authenticating> {
-        let place = Authenticating(Arc::clone(self));
-        (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(place)
+        let permit = Authenticating(Arc::clone(self));
+        (self.authenticating.fetch_add(1, Ordering::Relaxed) < REQUESTS_MAX).then_some(permit)
     }
 
     /// Where a connection comes from.

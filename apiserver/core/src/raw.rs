@@ -135,8 +135,8 @@ pub fn head_first(body: &Bytes) -> Option<Bytes> {
         return Some(body.clone());
     }
     let mut members: Members<'_> = serde_json::from_slice(body).ok()?;
-    let place = |name: &str| HEAD.iter().position(|head| *head == name).unwrap_or(HEAD.len());
-    members.0.sort_by_key(|(name, _)| place(name));
+    let rank = |name: &str| HEAD.iter().position(|head| *head == name).unwrap_or(HEAD.len());
+    members.0.sort_by_key(|(name, _)| rank(name));
     Some(members.text(|_| true).into())
 }
 
@@ -230,10 +230,10 @@ pub fn span(body: &[u8], part: &RawValue) -> Range<usize> {
 
 /// Replaces a range of the text.
 #[must_use]
-pub fn splice(body: &[u8], place: Range<usize>, text: &str) -> Bytes {
-    let mut out = Vec::with_capacity(body.len() - place.len() + text.len());
-    out.extend_from_slice(&body[..place.start]);
+pub fn splice(body: &[u8], range: Range<usize>, text: &str) -> Bytes {
+    let mut out = Vec::with_capacity(body.len() - range.len() + text.len());
+    out.extend_from_slice(&body[..range.start]);
     out.extend_from_slice(text.as_bytes());
-    out.extend_from_slice(&body[place.end..]);
+    out.extend_from_slice(&body[range.end..]);
     out.into()
 }

@@ -70,19 +70,19 @@ pub fn put(kind: &KindInfo, object: &mut Value, scale: &Value) -> Result<(), Api
             false => refuse("autoscaling", "Scale", "spec.replicas", "must be greater than or equal to 0"),
         };
     }
-    let mut place = object;
+    let mut value = object;
     for part in paths.spec_replicas.trim_start_matches('.').split('.') {
-        if !place.is_object() {
-            *place = json!({});
+        if !value.is_object() {
+            *value = json!({});
         }
-        place = &mut place[part];
+        value = &mut value[part];
     }
-    *place = replicas.into();
+    *value = replicas.into();
     Ok(())
 }
 
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.trim_start_matches('.').split('.').try_fold(object, |place, part| place.get(part))
+    path.trim_start_matches('.').split('.').try_fold(object, |value, part| value.get(part))
 }
 
 /// A `LabelSelector` (or, for a ReplicationController, a plain map) in the text form of a query parameter.

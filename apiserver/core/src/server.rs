@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::ApiServer;
 use crate::auth::Peer;
-use crate::places::{ConnectionSlot, Places};
+use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::unread::Unread;
 use crate::write_coalescer::coalesce_writes;
 use crate::write_timeout::WriteTimeout;
@@ -32,7 +32,7 @@ use usage::Usage;
 #[cfg(test)]
 mod tests;
 
-pub use crate::places::{CONNECTIONS_MAX, UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
+pub use crate::connection_slots::{CONNECTIONS_MAX, UNPROVEN_MAX, UNPROVEN_PER_SOURCE_MAX};
 
 /// Time limit of a TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,11 +93,11 @@ pub struct Serving {
 /// When the listener's address cannot be read. Errors of single connections are only logged.
 pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> io::Result<()> {
     tracing::debug!(address = %listener.local_addr()?, tls = serving.tls.is_some(), "serving the Kubernetes API");
-    let places = Places::new(api.connections_max(), api.counts());
+    let slots = ConnectionSlots::new(api.connections_max(), api.counts());
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            () = places.room() => {}
+            () = slots.room() => {}
             () = serving.stop.cancelled() => break,
         }
         let (stream, remote) = tokio::select! {
@@ -112,12 +112,12 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
             () = serving.stop.cancelled() => break,
         };
         while connections.try_join_next().is_some() {}
-        let place = places.enter(api.counts().source(Some(remote.ip())));
-        let connection = connection(stream, Arc::clone(&place), api.clone(), serving.clone());
+        let slot = slots.enter(api.counts().source(Some(remote.ip())));
+        let connection = connection(stream, Arc::clone(&slot), api.clone(), serving.clone());
         connections.spawn(async move {
             tokio::select! {
                 () = connection => {}
-                () = place.end.cancelled() => tracing::debug!(%remote, "a connection made room for another one"),
+                () = slot.end.cancelled() => tracing::debug!(%remote, "a connection made room for another one"),
             }
         });
     }
@@ -133,7 +133,7 @@ pub async fn serve(listener: TcpListener, api: ApiServer, serving: Serving) -> i
     Ok(())
 }
 
-async fn connection(stream: TcpStream, place: Arc<ConnectionSlot>, api: ApiServer, serving: Serving) {
+async fn connection(stream: TcpStream, slot: Arc<ConnectionSlot>, api: ApiServer, serving: Serving) {
     let remote = stream.peer_addr().ok();
     // Small answers must not wait for an acknowledgement of the previous one.
     let _ = stream.set_nodelay(true);
@@ -149,7 +149,7 @@ async fn connection(stream: TcpStream, place: Arc<ConnectionSlot>, api: ApiServe
     let stream = WriteTimeout::new(stream, WRITE_STALL_MAX);
     let Some(config) = serving.tls else {
         let peer = Peer { remote, ..Peer::default() };
-        return http(Either::Left(stream), (peer, place), api, serving.stop).await;
+        return http(Either::Left(stream), (peer, slot), api, serving.stop).await;
     };
     let handshake = TlsAcceptor::from(config).accept(stream);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
@@ -160,7 +160,7 @@ async fn connection(stream: TcpStream, place: Arc<ConnectionSlot>, api: ApiServe
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let peer = Peer { remote, certificates, encrypted: true };
-    http(Either::Right(Box::new(stream)), (peer, place), api, serving.stop).await;
+    http(Either::Right(Box::new(stream)), (peer, slot), api, serving.stop).await;
 }
 
 /// A connection with or without TLS. It is one type: the HTTP code is large, and a device has it in memory once.
@@ -169,7 +169,7 @@ type Channel = Either<WriteTimeout<TcpStream>, Box<TlsStream<WriteTimeout<TcpStr
 /// Serves HTTP on one stream until it ends.
 async fn http(
     stream: Channel,
-    (peer, place): (Peer, Arc<ConnectionSlot>),
+    (peer, slot): (Peer, Arc<ConnectionSlot>),
     api: ApiServer,
     stop: CancellationToken,
 ) {
@@ -180,7 +180,7 @@ async fn http(
         let (api, peer, used) = (api.clone(), Arc::clone(&peer), asked.begin());
         let (mut head, body) = request.into_parts();
         let body = Unread::of(&head, body);
-        head.extensions.insert(Arc::clone(&place));
+        head.extensions.insert(Arc::clone(&slot));
         let request = Request::from_parts(head, body);
         // On the heap, to be freed once there is an answer: hyper keeps the service's own future as long as the body of
         // the answer, which for a watch is long.

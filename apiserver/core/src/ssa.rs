@@ -71,7 +71,7 @@ pub fn update(kind: &KindInfo, live: Option<&Value>, new: &mut Value, writer: &W
     if managers.is_empty() && live.is_some() {
         return;
     }
-    let mut merge = Merge { place: kind.place(), owned: owned(kind, writer.subresource), managers };
+    let mut merge = Merge { position: kind.position(), owned: owned(kind, writer.subresource), managers };
     let before = live.map_or_else(|| Cow::Owned(empty(kind)), Cow::Borrowed);
     merge.update(&before, new, &identity(writer, Operation::Update), writer);
     merge.managers.cap(writer);
@@ -93,8 +93,8 @@ pub fn apply(
     force: bool,
 ) -> Result<Value, ApplyError> {
     check_request(kind, applied)?;
-    let place = kind.place();
-    walk::validate(place, applied).map_err(|problem| {
+    let position = kind.position();
+    walk::validate(position, applied).map_err(|problem| {
         ApplyError::Invalid(format!("failed to create typed patch object ({}): {problem}", describe(applied)))
     })?;
     let mut managers = live.map(|live| Managers::decode(managed_fields(live))).unwrap_or_default();
@@ -103,11 +103,11 @@ pub fn apply(
     let owned = owned(kind, writer.subresource);
     if let Some(bare) = bare.as_ref().filter(|_| managers.is_empty()) {
         let before = Writer { manager: BEFORE_FIRST_APPLY, ..writer.clone() };
-        let mut merge = Merge { place, owned, managers };
+        let mut merge = Merge { position, owned, managers };
         merge.update(&empty(kind), bare, &identity(&before, Operation::Update), &before);
         managers = merge.managers;
     }
-    let mut merge = Merge { place, owned, managers };
+    let mut merge = Merge { position, owned, managers };
     let mut out = merge.apply_as_kubectl(bare.as_ref(), applied, writer, force)?;
     refresh_last_applied(&mut out, applied, writer);
     settle(live, &mut out, &merge.managers);
@@ -225,7 +225,7 @@ fn stripped(set: Set) -> Set {
 
 /// The ownership of an object during one write.
 struct Merge<'a> {
-    place: SchemaPosition<'a>,
+    position: SchemaPosition<'a>,
     /// The fields that can be owned through the endpoint.
     owned: &'a Fields,
     managers: Managers,
@@ -234,7 +234,7 @@ struct Merge<'a> {
 impl Merge<'_> {
     /// A write that is not an apply: the writer owns what it changed.
     fn update(&mut self, live: &Value, new: &Value, identity: &ManagerIdentity, writer: &Writer<'_>) {
-        let compared = walk::compare(self.place, Some(live), Some(new));
+        let compared = walk::compare(self.position, Some(live), Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
         // Removed and newly owned fields are also taken out of the writer's earlier entry.
@@ -289,8 +289,8 @@ impl Merge<'_> {
         if last["apiVersion"].as_str() != Some(&writer.api_version) {
             return None;
         }
-        let compared = walk::compare(self.place, Some(&last), Some(live));
-        let set = walk::to_set(self.place, &last);
+        let compared = walk::compare(self.position, Some(&last), Some(live));
+        let set = walk::to_set(self.position, &last);
         Some(set.difference(&compared.modified).difference(&compared.added).difference(&compared.removed))
     }
 
@@ -302,10 +302,10 @@ impl Merge<'_> {
         force: bool,
     ) -> Result<Value, Clash> {
         let identity = identity(writer, Operation::Apply);
-        let merged = walk::merge(self.place, live, applied).map_err(Clash::Invalid)?;
+        let merged = walk::merge(self.position, live, applied).map_err(Clash::Invalid)?;
         let last = self.managers.get(&identity).map(|entry| entry.set.clone());
         let time = self.managers.get(&identity).and_then(|entry| entry.time);
-        let set = walk::to_set(self.place, applied).within(self.owned);
+        let set = walk::to_set(self.position, applied).within(self.owned);
         let entry = Entry { set, time, api_version: writer.api_version.clone() };
         self.managers.put(identity.clone(), entry);
         let pruned = self.prune(merged, last.as_ref());
@@ -338,7 +338,7 @@ impl Merge<'_> {
         new: &Value,
         own: &ManagerIdentity,
     ) -> BTreeMap<ManagerIdentity, Set> {
-        let compared = walk::compare(self.place, live, Some(new));
+        let compared = walk::compare(self.position, live, Some(new));
         let changed = compared.modified.union(compared.added).within(self.owned);
         let removed = compared.removed.within(self.owned);
         let mut clashes = BTreeMap::new();
@@ -358,14 +358,14 @@ impl Merge<'_> {
     /// Removes fields that this applier owned and no longer mentions, unless another manager owns them.
     fn prune(&self, merged: Value, last: Option<&Set>) -> Value {
         let Some(last) = last.filter(|last| !last.is_empty()) else { return merged };
-        let last = last.with_named_fields(self.place);
-        let pruned = walk::remove(self.place, &merged, &last);
-        let owned = self.managers.union().with_named_fields(self.place);
-        let everything = walk::to_set(self.place, &merged).with_named_fields(self.place);
-        let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
-        let pruned = walk::remove(self.place, &merged, &everything.clone().difference(&kept.union(owned)));
-        let kept = walk::to_set(self.place, &pruned).with_named_fields(self.place);
-        walk::remove(self.place, &merged, &everything.difference(&kept).intersection(&last))
+        let last = last.with_named_fields(self.position);
+        let pruned = walk::remove(self.position, &merged, &last);
+        let owned = self.managers.union().with_named_fields(self.position);
+        let everything = walk::to_set(self.position, &merged).with_named_fields(self.position);
+        let kept = walk::to_set(self.position, &pruned).with_named_fields(self.position);
+        let pruned = walk::remove(self.position, &merged, &everything.clone().difference(&kept.union(owned)));
+        let kept = walk::to_set(self.position, &pruned).with_named_fields(self.position);
+        walk::remove(self.position, &merged, &everything.difference(&kept).intersection(&last))
     }
 }
 

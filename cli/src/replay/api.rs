@@ -113,15 +113,15 @@ impl Administrator {
         if !self.serves(object).await? {
             return Ok(None);
         }
-        let place = self.place(object).await?;
-        self.get(&format!("{place}/{}", object["metadata"]["name"].as_str().unwrap_or_default())).await
+        let collection = self.collection(object).await?;
+        self.get(&format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())).await
     }
 
     async fn apply(&mut self, verb: Verb, object: &Value) -> Result<Vec<Value>> {
         let object = &self.with_known_owners(object).await?;
-        let place = self.place(object).await?;
+        let collection = self.collection(object).await?;
         let name = object["metadata"]["name"].as_str().context("an object of the transcript has no name")?;
-        let path = format!("{place}/{name}");
+        let path = format!("{collection}/{name}");
         let present = self.get(&path).await?;
         let mut states: Vec<Value> = present.iter().cloned().collect();
         match (verb, present) {
@@ -132,7 +132,7 @@ impl Administrator {
             (_, None) => {
                 self.namespace(object).await?;
                 self.prerequisites(object).await?;
-                states.push(self.create(&place, object).await?);
+                states.push(self.create(&collection, object).await?);
                 if let Some(grace) = end_of(object) {
                     self.delete(&path, grace).await?;
                     states.extend(self.get(&path).await?);
@@ -151,7 +151,7 @@ impl Administrator {
         }
         self.namespace(object).await?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default();
-        let path = format!("{}/{name}", self.place(object).await?);
+        let path = format!("{}/{name}", self.collection(object).await?);
         // A new namespace gets these objects after a moment.
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -210,8 +210,8 @@ impl Administrator {
             let named =
                 json!({"apiVersion": owner["apiVersion"], "kind": owner["kind"], "metadata": metadata});
             // A kind that is not served has no objects.
-            let Ok(place) = self.place(&named).await else { continue };
-            let path = format!("{place}/{}", owner["name"].as_str().unwrap_or_default());
+            let Ok(collection) = self.collection(&named).await else { continue };
+            let path = format!("{collection}/{}", owner["name"].as_str().unwrap_or_default());
             if self.get(&path).await?.is_some_and(|present| present["metadata"]["uid"] == owner["uid"]) {
                 known.push(owner);
             }
@@ -239,8 +239,8 @@ impl Administrator {
             // Annotations of a Deployment count as a spec change, unless its controller writes them with the status.
             let with_status = object["kind"] == "Deployment"
                 && object["metadata"]["generation"] == current["metadata"]["generation"];
-            let place = if with_status { &format!("{path}/status") } else { path };
-            let replaced = self.call(Method::PUT, place, Some(&wanted)).await?;
+            let target = if with_status { &format!("{path}/status") } else { path };
+            let replaced = self.call(Method::PUT, target, Some(&wanted)).await?;
             states.push(replaced.with_context(|| format!("{path} was deleted during the change"))?);
         }
         self.status(path, object, states).await
@@ -274,12 +274,12 @@ impl Administrator {
         Ok(())
     }
 
-    async fn create(&self, place: &str, object: &Value) -> Result<Value> {
+    async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         let object = allotted_as(&Value::Null, without_servers_own(object));
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match self.call(Method::POST, place, Some(&object)).await {
-                Ok(created) => return created.with_context(|| format!("{place} is not served")),
+            match self.call(Method::POST, collection, Some(&object)).await {
+                Ok(created) => return created.with_context(|| format!("{collection} is not served")),
                 Err(error)
                     if Instant::now() < deadline && format!("{error:#}").contains("service account") =>
                 {
@@ -331,11 +331,11 @@ impl Administrator {
             let class = json!({"metadata": {"name": name}, "handler": name});
             ("/apis/node.k8s.io/v1/runtimeclasses", class)
         });
-        for (place, wanted) in [account, priority, runtime].into_iter().flatten() {
+        for (collection, wanted) in [account, priority, runtime].into_iter().flatten() {
             let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
-            if self.get(&format!("{place}/{name}")).await?.is_none() {
+            if self.get(&format!("{collection}/{name}")).await?.is_none() {
                 // `None` if the cluster does not serve classes; then it requires none.
-                self.call(Method::POST, place, Some(&wanted)).await?;
+                self.call(Method::POST, collection, Some(&wanted)).await?;
             }
         }
         Ok(())
@@ -360,7 +360,7 @@ impl Administrator {
     }
 
     /// The URL path of an object's collection.
-    async fn place(&mut self, object: &Value) -> Result<String> {
+    async fn collection(&mut self, object: &Value) -> Result<String> {
         let text = |name: &str| object[name].as_str().unwrap_or_default();
         let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
         let kind = GroupVersionKind::gvk(group, version, text("kind"));
@@ -388,7 +388,7 @@ impl Administrator {
         if !named("kind") || !named("apiVersion") {
             return Ok(false);
         }
-        match self.place(object).await {
+        match self.collection(object).await {
             Ok(_) => Ok(true),
             Err(error) => match error.downcast_ref::<kube::Error>() {
                 Some(kube::Error::Api(status)) if status.code == 404 => Ok(false),

@@ -290,7 +290,7 @@ impl Identities {
         if let Some(why) = refusal.filter(|why| registered || *why != Denied::Unregistered) {
             return Ok(Err(why));
         }
-        let _place = self.questions.place()?;
+        let _permit = self.questions.permit()?;
         let uid = self.known_uid(node);
         match self.judge_anew(node, certificate, registered).await? {
             Ok(()) => Ok(Ok(())),
@@ -454,7 +454,7 @@ impl Identities {
     /// # Errors
     /// [`IdentityError`] when the API does not answer.
     pub(crate) async fn who_has(&self, node: &NodeId) -> Result<(NodeState, Option<Taken>), IdentityError> {
-        let _place = self.questions.place_to_join().await?;
+        let _permit = self.questions.place_to_join().await?;
         let state = self.nodes.state(node).await?;
         if state.uid().is_some() {
             return Ok((state, None));

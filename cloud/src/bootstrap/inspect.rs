@@ -85,12 +85,12 @@ pub(super) async fn inspect_store(store: &dyn SecretStore, now: SystemTime) -> I
 
 async fn read(
     store: &dyn SecretStore,
-    place: &storage::CertificateSecret,
+    names: &storage::CertificateSecret,
 ) -> Result<KeyedCertificate, String> {
-    match storage::read_pair(store, place).await {
+    match storage::read_pair(store, names).await {
         Ok(Some(Ok(pair))) => Ok(pair),
         Ok(Some(Err(error))) => Err(error.to_string()),
-        Ok(None) => Err(absent(place.secret)),
+        Ok(None) => Err(absent(names.secret)),
         Err(error) => Err(error.to_string()),
     }
 }

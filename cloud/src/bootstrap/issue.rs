@@ -46,7 +46,7 @@ pub(super) enum Way {
 /// useless.
 pub(super) async fn issue(
     inner: &Arc<Inner>,
-    place: &Arc<Working>,
+    slot: &Arc<Working>,
     node: &NodeId,
     way: Way,
     certificate: PeerCertificate,
@@ -56,7 +56,7 @@ pub(super) async fn issue(
         return Err(unavailable("too many certificates are being recorded: try again"));
     }
     let (answer, answered) = oneshot::channel::<(Result<(), Refusal>, oneshot::Sender<()>)>();
-    let (inner, place, node) = (Arc::clone(inner), Arc::clone(place), node.clone());
+    let (inner, slot, node) = (Arc::clone(inner), Arc::clone(slot), node.clone());
     let issues = inner.issues.clone();
     issues.spawn_isolated("certificate of a node", async move {
         if answer.is_closed() {
@@ -76,7 +76,7 @@ pub(super) async fn issue(
                 join.excuse(&mut traces);
                 join.take_back(&mut traces).await;
             }
-            drop(place);
+            drop(slot);
             join.keep_taking_back(traces).await;
         }
     });

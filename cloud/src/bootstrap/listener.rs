@@ -67,7 +67,7 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
             accepted = listener.accept() => match accepted {
                 // Without a free slot the connection is closed here.
                 Ok((socket, remote)) => match inner.door.enter(remote.ip()) {
-                    Ok(place) => connections.push(connection(Arc::clone(&inner), place, socket)),
+                    Ok(slot) => connections.push(connection(Arc::clone(&inner), slot, socket)),
                     Err(reason) => tracing::debug!(%remote, %reason, "join connection refused"),
                 },
                 Err(error) => {
@@ -84,23 +84,23 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
     }
 }
 
-async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
+async fn connection(inner: Arc<Inner>, slot: Waiting, socket: TcpStream) {
     let mut first = [0];
     let spoke = tokio::select! {
-        peeked = socket.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
-        () = place.evicted() => false,
+        peeked = socket.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && slot.spoke(),
+        () = slot.evicted() => false,
         () = tokio::time::sleep(SILENCE_TIMEOUT) => false,
     };
     if !spoke {
         return;
     }
     // Boxed, so that a silent connection costs almost no memory.
-    let Ok(Some(place)) = timeout(HANDSHAKE_TIMEOUT, place.work()).await else { return };
-    let place = Arc::new(place);
+    let Ok(Some(slot)) = timeout(HANDSHAKE_TIMEOUT, slot.work()).await else { return };
+    let slot = Arc::new(slot);
     let served = async {
         tokio::select! {
-            served = serve(inner, Arc::clone(&place), socket) => served,
-            () = place.evicted() => Err("evicted in favour of a connection from another source".to_owned()),
+            served = serve(inner, Arc::clone(&slot), socket) => served,
+            () = slot.evicted() => Err("evicted in favour of a connection from another source".to_owned()),
         }
     };
     match Box::pin(timeout(CONNECTION_TIMEOUT, served)).await {
@@ -110,14 +110,14 @@ async fn connection(inner: Arc<Inner>, place: Waiting, socket: TcpStream) {
     }
 }
 
-async fn serve(inner: Arc<Inner>, place: Arc<Working>, socket: TcpStream) -> Result<(), String> {
+async fn serve(inner: Arc<Inner>, slot: Arc<Working>, socket: TcpStream) -> Result<(), String> {
     let source = socket.peer_addr().map_err(|error| error.to_string())?.ip().into();
     let stream = timeout(HANDSHAKE_TIMEOUT, inner.acceptor.accept(socket))
         .await
         .map_err(|_| "TLS handshake timed out".to_owned())?
         .map_err(|error| format!("TLS handshake: {error}"))?;
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec();
-    let visitor = Visitor { source, chain, place };
+    let visitor = Visitor { source, chain, slot };
     let service = service_fn(|request: Request<Incoming>| {
         let (head, body) = request.into_parts();
         // Lets a client that is refused while it is still sending receive the refusal.

@@ -65,7 +65,7 @@ pub(super) struct Visitor {
     /// The certificate chain that was presented.
     pub(super) chain: Vec<CertificateDer<'static>>,
     /// The slot of the connection.
-    pub(super) place: Arc<Working>,
+    pub(super) slot: Arc<Working>,
 }
 
 /// Answers the request of a connection.
@@ -145,7 +145,7 @@ where
     B: Body,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let Visitor { source, chain, place } = visitor;
+    let Visitor { source, chain, slot } = visitor;
     let (head, body) = request.into_parts();
     let node = node_id(header(&head.headers, "NodeName")?.unwrap_or_default())?;
     let way = authenticate(inner, chain, &head.headers, &node).await?;
@@ -163,7 +163,7 @@ where
         certificate_of(std::slice::from_ref(&signed)).map_err(|error| failed(error.to_string()))?;
     let renewal = matches!(way, Way::Renewal(_));
     // This is the last step, so that a refused request uses nothing up.
-    issue(inner, place, &node, way, certificate).await?;
+    issue(inner, slot, &node, way, certificate).await?;
     if let Some(left_out) = inner.lines.admit(source) {
         tracing::info!(%source, %node, renewal, left_out, "node certificate issued");
     }

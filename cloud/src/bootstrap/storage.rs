@@ -170,9 +170,9 @@ pub(super) fn names_of(certificate: &X509Certificate<'_>) -> Vec<String> {
     sorted(&names.value.general_names.iter().filter_map(text).collect::<Vec<_>>())
 }
 
-fn data(pair: &KeyedCertificate, place: &CertificateSecret) -> SecretData {
+fn data(pair: &KeyedCertificate, names: &CertificateSecret) -> SecretData {
     let entry = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
-    SecretData::from([entry(place.certificate, &pair.certificate), entry(place.key, &pair.key)])
+    SecretData::from([entry(names.certificate, &pair.certificate), entry(names.key, &pair.key)])
 }
 
 pub(super) type StoredPair = Result<KeyedCertificate, BootstrapError>;
@@ -180,18 +180,18 @@ pub(super) type StoredPair = Result<KeyedCertificate, BootstrapError>;
 /// `None` when there is no such Secret; an inner error when it exists but is incomplete.
 pub(super) async fn read_pair(
     store: &dyn SecretStore,
-    place: &CertificateSecret,
+    names: &CertificateSecret,
 ) -> Result<Option<StoredPair>, SecretError> {
-    let Some(mut stored) = store.get(place.secret).await? else { return Ok(None) };
+    let Some(mut stored) = store.get(names.secret).await? else { return Ok(None) };
     let mut take = |field: &str| {
         let value = stored.data.remove(field).filter(|value| !value.is_empty());
         value.ok_or_else(|| BootstrapError::Authority {
-            origin: format!("secret {}", place.secret),
+            origin: format!("secret {}", names.secret),
             reason: format!("key {field} is missing"),
         })
     };
-    let certificate = take(place.certificate);
+    let certificate = take(names.certificate);
     let pair =
-        certificate.and_then(|certificate| take(place.key).map(|key| KeyedCertificate { certificate, key }));
+        certificate.and_then(|certificate| take(names.key).map(|key| KeyedCertificate { certificate, key }));
     Ok(Some(pair))
 }

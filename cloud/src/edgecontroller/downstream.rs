@@ -168,7 +168,7 @@ impl DownstreamController {
 
     fn take(&mut self, input: Input) {
         match input {
-            Input::Watched(kind, event, _place) => self.index.handle(kind, event),
+            Input::Watched(kind, event, _permit) => self.index.handle(kind, event),
             Input::Joined(node) => self.index.joined(&node),
             Input::Left(node) => self.index.left(&node),
             Input::Prove(node, keys, answer) => self.prove(node, &keys, answer),

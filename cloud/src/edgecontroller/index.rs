@@ -327,7 +327,7 @@ impl Index {
     }
 
     fn applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {
-        let _place = raw.place();
+        let _permit = raw.permit();
         self.down.saw(Sighting {
             key: raw.key(&kind.resource()),
             uid: raw.uid()?,

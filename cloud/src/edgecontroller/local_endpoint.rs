@@ -55,11 +55,11 @@ pub(crate) fn in_answer(resource: &Resource, body: &[u8]) -> Option<Vec<u8>> {
         return is_local(body).then(|| rewritten(body)).flatten().map(|slice| slice.get().into());
     };
     let items: Vec<&RawValue> = serde_json::from_str(items.get()).ok()?;
-    let place = items.iter().position(|slice| is_local(slice.get().as_bytes()))?;
+    let index = items.iter().position(|slice| is_local(slice.get().as_bytes()))?;
     // All other slices keep their exact text.
-    let slice = rewritten(items[place].get().as_bytes())?;
+    let slice = rewritten(items[index].get().as_bytes())?;
     let mut items = items;
-    items[place] = &slice;
+    items[index] = &slice;
     let items = to_raw_value(&items).ok()?;
     answer.insert("items", &items);
     serde_json::to_vec(&answer).ok()

@@ -63,7 +63,7 @@ pub(super) struct Reads {
     /// Nodes with queued reads, in the order of their turns.
     turns: VecDeque<NodeId>,
     running: HashMap<NodeId, usize>,
-    places: usize,
+    taken: usize,
     later: BTreeMap<(Instant, u64), Read>,
     serial: u64,
     sweep_at: usize,
@@ -80,9 +80,9 @@ impl Reads {
             }
             Some(known) if known.running => known.again = true,
             Some(known) => {
-                if let Some(place) = known.later.take() {
+                if let Some(due) = known.later.take() {
                     let node = known.node.clone();
-                    self.later.remove(&place);
+                    self.later.remove(&due);
                     self.line_up(node, read);
                 }
             }
@@ -93,7 +93,7 @@ impl Reads {
     /// needed are dropped.
     pub(super) fn next(&mut self, needed: impl Fn(&Read) -> bool) -> Option<Read> {
         for _ in 0..self.turns.len() {
-            if self.places >= READS_MAX {
+            if self.taken >= READS_MAX {
                 return None;
             }
             let node = self.turns.pop_front()?;
@@ -118,7 +118,7 @@ impl Reads {
                     known.running = true;
                 }
                 *self.running.entry(node).or_default() += 1;
-                self.places += 1;
+                self.taken += 1;
                 return Some(read);
             }
         }
@@ -167,10 +167,10 @@ impl Reads {
         known.failures = known.failures.saturating_add(1);
         (known.running, known.again) = (false, false);
         self.serial += 1;
-        let place = (now + doubled(RETRY_MIN, known.failures, RETRY_MAX), self.serial);
-        known.later = Some(place);
+        let due = (now + doubled(RETRY_MIN, known.failures, RETRY_MAX), self.serial);
+        known.later = Some(due);
         let failures = known.failures;
-        self.later.insert(place, read);
+        self.later.insert(due, read);
         failures
     }
 
@@ -211,7 +211,7 @@ impl Reads {
     }
 
     fn leave(&mut self, node: &NodeId) {
-        self.places = self.places.saturating_sub(1);
+        self.taken = self.taken.saturating_sub(1);
         if let Some(count) = self.running.get_mut(node) {
             *count = count.saturating_sub(1);
             if *count == 0 {
@@ -266,7 +266,7 @@ mod tests {
             failed += 1;
             assert_eq!(reads.failed(read, now, |_| true), 1);
         }
-        assert_eq!((failed, reads.places, reads.running.len()), (100, 0, 0));
+        assert_eq!((failed, reads.taken, reads.running.len()), (100, 0, 0));
         reads.add(&node("other"), read("good"));
         assert_eq!(running(&mut reads), [read("good")], "a hundred failures hold up nobody");
         reads.ended(&read("good"));
@@ -317,6 +317,6 @@ mod tests {
         assert_eq!(running(&mut reads), [read("s")]);
         assert!(!reads.repeats(&read("s")));
         reads.ended(&read("s"));
-        assert!(reads.known.is_empty() && reads.running.is_empty() && reads.places == 0);
+        assert!(reads.known.is_empty() && reads.running.is_empty() && reads.taken == 0);
     }
 }

@@ -105,11 +105,11 @@ impl ChildIndex {
         let (namespace, name) = (child.namespace().unwrap_or_default(), child.name_any());
         let Some((_, ties)) = self.children.remove(&(namespace.clone(), name.clone())) else { return };
         for tie in ties {
-            let place = (namespace.clone(), tie);
-            let Some(names) = self.of_grids.get_mut(&place) else { continue };
+            let key = (namespace.clone(), tie);
+            let Some(names) = self.of_grids.get_mut(&key) else { continue };
             names.remove(&name);
             if names.is_empty() {
-                self.of_grids.remove(&place);
+                self.of_grids.remove(&key);
             }
         }
     }

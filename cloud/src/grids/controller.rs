@@ -167,8 +167,8 @@ fn read_alone<T>(
     let failed = move |error: &WatchError| {
         tracing::debug!(%error, kind, "watch failed; restarting it");
     };
-    let told = watch_events(client.clone().into(), spec, failed);
-    told.filter_map(move |event| ready(typed(event, read, gone).map(Ok)))
+    let events = watch_events(client.clone().into(), spec, failed);
+    events.filter_map(move |event| ready(typed(event, read, gone).map(Ok)))
 }
 
 /// The same event, with the object converted.

@@ -253,11 +253,11 @@ async fn read_missing(
             Ok(None) => {}
             Ok(Some(child)) => drop(found.insert(name, Arc::new(Live::of(&child)))),
             Err(error) => {
-                let told = unit_error(&error);
-                unread.insert(unit, told.clone());
+                let reason = unit_error(&error);
+                unread.insert(unit, reason.clone());
                 if !matches!(error, kube::Error::Api(_)) {
                     // No answer: each of possibly thousands of reads would wait for its own timeout.
-                    unread.extend(missing.into_keys().map(|unit| (unit, told.clone())));
+                    unread.extend(missing.into_keys().map(|unit| (unit, reason.clone())));
                     break;
                 }
             }

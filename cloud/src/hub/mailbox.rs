@@ -18,7 +18,7 @@ pub struct Mailbox {
     /// Whether something was added since the last [`take`](Self::take).
     full: AtomicBool,
     /// Wakes the node session, once it has listened. The node session's task keeps the same waker for life.
-    owner: Mutex<Option<Waker>>,
+    waker: Mutex<Option<Waker>>,
 }
 
 /// The node session's copy of its waker. It spares a lock of the mailbox with every event to see whether the waker is
@@ -67,9 +67,9 @@ impl Mailbox {
         change(&mut self.mail.lock());
         // If the box was already full, the node session has been woken for it.
         if !self.full.swap(true, Ordering::AcqRel)
-            && let Some(owner) = &*self.owner.lock()
+            && let Some(waker) = &*self.waker.lock()
         {
-            owner.wake_by_ref();
+            waker.wake_by_ref();
         }
     }
 
@@ -92,7 +92,7 @@ impl Mailbox {
                 return Poll::Pending;
             }
             listener.0 = Some(cx.waker().clone());
-            *self.owner.lock() = Some(cx.waker().clone());
+            *self.waker.lock() = Some(cx.waker().clone());
             // Entries added before the waker was registered have woken no task.
             if self.full.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
         })

@@ -115,7 +115,7 @@ struct NodeSession {
     /// The permit for the node's one large answer, while this session holds it.
     large_turn: Option<OwnedSemaphorePermit>,
     /// Permit for one of the few sessions of this node.
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     lease: Box<lease::Lease>,
     leave_by: Option<Instant>,
     examination: Examination,
@@ -129,11 +129,11 @@ impl NodeSession {
         node: NodeId,
         handle: Arc<SessionHandle>,
         view: View,
-        (channel, place): (Channel, OwnedSemaphorePermit),
+        (channel, permit): (Channel, OwnedSemaphorePermit),
     ) -> Box<Self> {
         Box::new(Self {
             kept: handle.memory.all.nothing(),
-            _place: place,
+            _permit: permit,
             large_turn: None,
             reviews: VecDeque::new(),
             channel,

@@ -38,9 +38,9 @@ impl NodeMemory {
     }
 
     /// Waits for a permit for one session. The semaphore is never closed, so this does not fail.
-    pub(super) async fn place(&self) -> OwnedSemaphorePermit {
+    pub(super) async fn permit(&self) -> OwnedSemaphorePermit {
         match Arc::clone(&self.sessions).acquire_owned().await {
-            Ok(place) => place,
+            Ok(permit) => permit,
             Err(_) => std::future::pending().await,
         }
     }
@@ -110,8 +110,8 @@ mod tests {
     fn a_node_has_two_sessions_at_a_time_and_a_third_waits() {
         let memories = NodeMemories::new(&Budget::new(usize::MAX));
         let memory = memories.of(&NodeId::parse("a").expect("valid"));
-        let [first, _second] = [(); 2].map(|()| memory.place().now_or_never().expect("a place"));
-        let mut third = Box::pin(memory.place());
+        let [first, _second] = [(); 2].map(|()| memory.permit().now_or_never().expect("a place"));
+        let mut third = Box::pin(memory.permit());
         assert!(third.as_mut().now_or_never().is_none(), "one has to end first");
         drop(first);
         assert!(third.now_or_never().is_some());

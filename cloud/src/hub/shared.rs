@@ -339,7 +339,7 @@ impl SharedWatch {
     }
 
     fn trimmed(&self, raw: RawObject) -> Option<Arc<SharedObject>> {
-        let _place = raw.place();
+        let _permit = raw.permit();
         let trimmed = trim::trim(&self.resource, &self.kind, trim::for_others(&self.resource, raw));
         trimmed
             .inspect_err(|error| tracing::warn!(%error, "ignoring an invalid object"))

@@ -155,7 +155,7 @@ impl Subscriptions {
             if watch.has_failed() || watch.rests_until().is_some() {
                 continue;
             }
-            let Ok(_place) = self.lists.acquire().await else { return false };
+            let Ok(_permit) = self.lists.acquire().await else { return false };
             let Err(error) = watch.list(&self.kube, &turn).await else { continue };
             let failures = watch.list_failed();
             // Log the first failure, then less and less often.

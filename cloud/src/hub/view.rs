@@ -131,8 +131,8 @@ impl View {
     fn doubt(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Option<SubscriptionId> {
         if subscription != SubscriptionId::NODE {
             // A deletion that the watch has shown needs no question, nor does an object that the watch does not select.
-            let told = matches!(loss, Loss::Need { claimed: false });
-            let followed = self.followed(subscription).filter(|_| !told)?;
+            let was_shown = matches!(loss, Loss::Need { claimed: false });
+            let followed = self.followed(subscription).filter(|_| !was_shown)?;
             let concerns = followed.watch.resource() == key.resource();
             return (concerns && !followed.is_proven()).then_some(subscription);
         }

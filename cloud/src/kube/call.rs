@@ -342,7 +342,7 @@ impl Kube {
         let room = room.map(|room| (room, call.method == Method::GET));
         let reading = Reading { room, max: call.answer_max };
         let request = self.request(caller, call)?;
-        let _place = match class {
+        let _permit = match class {
             Some(class) => Some(self.gate.enter(class, caller.node().is_some()).await),
             None => None,
         };

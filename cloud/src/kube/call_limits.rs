@@ -79,7 +79,7 @@ impl Class {
     }
 
     /// Slots that all nodes share, and how many calls one node may have running or queued.
-    fn places(self) -> (usize, usize) {
+    fn limits(self) -> (usize, usize) {
         match self {
             Self::Lease => (128, 4),
             Self::Report => (128, 8),
@@ -194,7 +194,7 @@ impl Default for Gate {
         let lanes = Class::ALL.map(|class| {
             let label = class.label();
             Lane {
-                nodes: Semaphore::new(class.places().0),
+                nodes: Semaphore::new(class.limits().0),
                 own: Semaphore::new(OWN_MAX),
                 calls: calls.get_or_create(&label).clone(),
                 running: running.get_or_create(&label).clone(),
@@ -223,7 +223,7 @@ impl Gate {
     /// unanswered registration would pile them up.
     pub(super) async fn turn(&self, node: Option<&NodeId>, class: Class) -> Result<Option<Turn>, CallError> {
         let Some(node) = node else { return Ok(None) };
-        let (key, (_, at_a_time)) = ((node.clone(), class), class.places());
+        let (key, (_, at_a_time)) = ((node.clone(), class), class.limits());
         if class == Class::Register {
             return self.turns.try_take(&key, at_a_time).map(Some).ok_or(CallError::Registering);
         }
@@ -249,10 +249,10 @@ impl Gate {
     /// served.
     pub(super) async fn enter(&self, class: Class, for_node: bool) -> CallPermit<'_> {
         let lane = &self.lanes[class as usize];
-        let places = if for_node { &lane.nodes } else { &lane.own };
+        let semaphore = if for_node { &lane.nodes } else { &lane.own };
         let waiting = Counted::new(&lane.waiting);
         // The semaphore is never closed.
-        let permit = places.acquire().await.ok();
+        let permit = semaphore.acquire().await.ok();
         drop(waiting);
         lane.calls.inc();
         CallPermit { _running: Counted::new(&lane.running), _permit: permit }
@@ -308,8 +308,8 @@ mod tests {
     fn no_class_takes_the_places_of_another_one_and_no_node_those_of_cloudcore() {
         let gate = Gate::default();
         let enter = |class, for_node| gate.enter(class, for_node).now_or_never();
-        let places = Class::Bulk.places().0;
-        let bulk: Vec<_> = (0..places).map(|_| enter(Class::Bulk, true).expect("a place")).collect();
+        let limits = Class::Bulk.limits().0;
+        let bulk: Vec<_> = (0..limits).map(|_| enter(Class::Bulk, true).expect("a place")).collect();
         assert!(enter(Class::Bulk, true).is_none(), "one more waits");
         let own: Vec<_> = (0..OWN_MAX).map(|_| enter(Class::Bulk, false).expect("cloudcore's own")).collect();
         assert!(enter(Class::Bulk, false).is_none(), "those have an end as well");
@@ -317,7 +317,7 @@ mod tests {
         assert!(enter(Class::Read, true).is_some() && gate.lanes[Class::Report as usize].running.get() == 1);
         assert_eq!(
             (gate.lanes[Class::Bulk as usize].running.get(), gate.lanes[Class::Bulk as usize].waiting.get()),
-            (i64::try_from(places + OWN_MAX).unwrap(), 0)
+            (i64::try_from(limits + OWN_MAX).unwrap(), 0)
         );
         drop((bulk, own));
         assert!(enter(Class::Bulk, true).is_some(), "the places are free again");
@@ -327,8 +327,8 @@ mod tests {
     fn ended<F: Future>(waiting: &mut Vec<Pin<Box<F>>>) -> Vec<F::Output> {
         let mut ended = Vec::new();
         waiting.retain_mut(|call| match call.as_mut().now_or_never() {
-            Some(place) => {
-                ended.push(place);
+            Some(permit) => {
+                ended.push(permit);
                 false
             }
             None => true,
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn the_queue_goes_round_among_the_nodes() {
         let gate = Gate::default();
-        let (places, share) = Class::Bulk.places();
+        let (limits, share) = Class::Bulk.limits();
         let list = async |name: String| {
             let turn = gate.turn(Some(&node(&name)), Class::Bulk).await.expect("a turn");
             (turn, gate.enter(Class::Bulk, true).await)
@@ -349,7 +349,7 @@ mod tests {
         let greedy = (0..16).flat_map(|number| (0..100).map(move |_| format!("greedy-{number}")));
         let mut waiting: Vec<_> = greedy.map(|name| Box::pin(list(name))).collect();
         let mut held = ended(&mut waiting);
-        assert_eq!(held.len(), places, "no more at a time");
+        assert_eq!(held.len(), limits, "no more at a time");
         let mut modest = vec![Box::pin(list("modest".to_owned()))];
         let mut answered = 0;
         while ended(&mut modest).is_empty() {
@@ -420,7 +420,7 @@ mod tests {
         let mut lists: Vec<_> = (0..16).map(|_| Box::pin(greedy.ask(&kube, &lists))).collect();
         assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "nothing is read");
         let lane = &kube.gate.lanes[Class::Bulk as usize];
-        assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.places().0));
+        assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.limits().0));
         assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was asked for once");
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (who, name, method, path) in [

@@ -79,8 +79,8 @@ impl Kube {
         attributes: &Value,
     ) -> Result<bool, Unanswered> {
         let spec = question(attributes);
-        let place = ASKED_BY_ALL.iter().position(|known| *known == spec);
-        let Some(common) = place.and_then(|place| self.group_rights.questions.get(place)) else {
+        let index = ASKED_BY_ALL.iter().position(|known| *known == spec);
+        let Some(common) = index.and_then(|index| self.group_rights.questions.get(index)) else {
             return Ok(false);
         };
         let call = reviews::of_right(&spec);
@@ -146,8 +146,8 @@ mod tests {
             json!({"rawSelector": "a=b"}),
             json!([]),
         ]);
-        (0..QUESTIONS, part, other, any::<bool>()).prop_map(|(place, part, other, absent)| {
-            let mut attributes = ASKED_BY_ALL[place]["resourceAttributes"].clone();
+        (0..QUESTIONS, part, other, any::<bool>()).prop_map(|(index, part, other, absent)| {
+            let mut attributes = ASKED_BY_ALL[index]["resourceAttributes"].clone();
             match part {
                 "" => {}
                 part if absent => drop(attributes.as_object_mut().expect("an object").remove(part)),
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn all_nodes_ask_this_about_their_group() {
         assert_eq!(ASKED_BY_ALL.len(), QUESTIONS);
-        for (place, spec) in ASKED_BY_ALL.iter().enumerate() {
-            assert_eq!(ASKED_BY_ALL.iter().position(|other| other == spec), Some(place), "{spec} twice");
+        for (index, spec) in ASKED_BY_ALL.iter().enumerate() {
+            assert_eq!(ASKED_BY_ALL.iter().position(|other| other == spec), Some(index), "{spec} twice");
             assert_eq!((spec.get("user"), &spec["groups"]), (None, &json!([EDGE_NODES])));
         }
     }

@@ -27,7 +27,7 @@ pub struct RawObject {
     /// Whether the object's text was skimmed, so that little more than its identity is known.
     in_part: bool,
     /// The object's part of the memory for queued events, if it is from an event.
-    place: Option<MemoryPermit>,
+    permit: Option<MemoryPermit>,
 }
 
 /// Maximum nesting depth of an object that is passed on. serde_json reads 127 levels, and lists and events add some of
@@ -100,7 +100,7 @@ impl RawObject {
             resource_version: text("/metadata/resourceVersion"),
             ..ObjectMeta::default()
         };
-        Self { metadata: Box::new(metadata), value, unread: None, in_part: false, place: None }
+        Self { metadata: Box::new(metadata), value, unread: None, in_part: false, permit: None }
     }
 
     /// Parses a text if its tree takes at most `most` bytes beyond the text. Parts that cannot be read are left out,
@@ -136,13 +136,13 @@ impl RawObject {
 
     /// The object's part of the memory for queued events, for a caller that takes the object apart but is not finished
     /// with it.
-    pub(crate) fn place(&self) -> Option<MemoryPermit> {
-        self.place.clone()
+    pub(crate) fn permit(&self) -> Option<MemoryPermit> {
+        self.permit.clone()
     }
 
     /// Sets the part of memory that the object holds until it is dropped or [consumed](Self::into_value).
-    pub(super) fn set_place(&mut self, place: Option<MemoryPermit>) {
-        self.place = place;
+    pub(super) fn set_permit(&mut self, permit: Option<MemoryPermit>) {
+        self.permit = permit;
     }
 
     /// The JSON.

@@ -10,7 +10,7 @@ use super::{Answer, ApiCall, CallError, Caller, Kube, Room};
 pub(crate) struct Registering<'a> {
     kube: &'a Kube,
     node: &'a NodeId,
-    _place: CallPermit<'a>,
+    _permit: CallPermit<'a>,
     _turn: Option<Turn>,
 }
 
@@ -28,8 +28,8 @@ impl Kube {
     ) -> Result<Registering<'a>, CallError> {
         class_of(call)?;
         let turn = self.gate.turn(Some(node), Class::Register).await?;
-        let place = self.gate.enter(Class::Register, true).await;
-        Ok(Registering { kube: self, node, _place: place, _turn: turn })
+        let permit = self.gate.enter(Class::Register, true).await;
+        Ok(Registering { kube: self, node, _permit: permit, _turn: turn })
     }
 }
 

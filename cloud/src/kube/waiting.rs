@@ -12,7 +12,7 @@ use super::tree::BLOCK_MEMBERS;
 /// Memory for the events of watches, from their arrival until they are used. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    places: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     max: u32,
     /// Only one text at a time is parsed, because the size of an object is unknown until it is parsed and has its
     /// bytes.
@@ -42,11 +42,11 @@ impl Reading<'_> {
     /// Waits until there is room for the object and assigns that memory to it. An object larger than the total waits
     /// until all other memory is free.
     pub(super) async fn keep(self, object: &mut RawObject) {
-        let Waiting { places, max, .. } = self.waiting;
+        let Waiting { memory, max, .. } = self.waiting;
         let bytes = u32::try_from(size_of_tree(object.value())).unwrap_or(u32::MAX).min(*max);
         // The semaphore is never closed.
-        let place = Arc::clone(places).acquire_many_owned(bytes).await;
-        object.set_place(place.ok().map(Arc::new));
+        let permit = Arc::clone(memory).acquire_many_owned(bytes).await;
+        object.set_permit(permit.ok().map(Arc::new));
     }
 }
 
@@ -59,8 +59,8 @@ impl Waiting {
 
     /// The same, sharing the permits for long lines with others.
     pub(super) fn with_turns(max: u32, lines: Turns) -> Self {
-        let places = Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX)));
-        Self { places, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)), lines }
+        let memory = Arc::new(Semaphore::new(max.try_into().unwrap_or(usize::MAX)));
+        Self { memory, max, reading: Arc::default(), pages: Arc::new(Semaphore::new(PAGES_MAX)), lines }
     }
 
     /// The permits for long lines.
@@ -88,7 +88,7 @@ impl Waiting {
     /// Number of free bytes.
     #[cfg(test)]
     pub(super) fn free(&self) -> usize {
-        self.places.available_permits()
+        self.memory.available_permits()
     }
 }
 

@@ -205,12 +205,13 @@ pub(crate) fn watch_events(
     spec: WatchSpec,
     failed: impl Fn(&WatchError) + Send + Sync,
 ) -> impl Stream<Item = Event<RawObject>> + Send {
-    let (out, told) = mpsc::channel(16);
+    let (out, events) = mpsc::channel(16);
     let watching =
         watch(kube, spec, out, |event| event, failed).into_stream().filter_map(|()| async { None });
-    let told = stream::unfold(told, |mut told| async { told.recv().await.map(|event| (event, told)) });
+    let events =
+        stream::unfold(events, |mut events| async { events.recv().await.map(|event| (event, events)) });
     let mut is_listing = false;
-    let told = told.map(move |event| match event {
+    let events = events.map(move |event| match event {
         ObjectEvent::RelistStart => {
             is_listing = true;
             Event::Init
@@ -223,7 +224,7 @@ pub(crate) fn watch_events(
         ObjectEvent::Applied(object) => Event::Apply(object),
         ObjectEvent::Deleted(object) => Event::Delete(object),
     });
-    stream::select(watching, told)
+    stream::select(watching, events)
 }
 
 struct Watch<'a, T, F> {
@@ -305,7 +306,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             Err(error) if error.is_eof() => return Ok(false),
             Err(error) => return Err(refusal(lines.text()).unwrap_or_else(|| WatchError::new(&error))),
         };
-        let told: fn(RawObject) -> ObjectEvent = match &*event.kind {
+        let into_event: fn(RawObject) -> ObjectEvent = match &*event.kind {
             "ADDED" | "MODIFIED" => ObjectEvent::Applied,
             "DELETED" => ObjectEvent::Deleted,
             "BOOKMARK" => {
@@ -329,7 +330,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         lines.release();
         reading.keep(&mut object).await;
         self.from = Some(revision_of(&object)?);
-        self.tell(told(object)).await;
+        self.tell(into_event(object)).await;
         Ok(true)
     }
 

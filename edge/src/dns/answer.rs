@@ -7,10 +7,10 @@ use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::rdata::{CNAME, HINFO, NS, PTR, SRV, TXT};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tombolo_grid::dns::zone::VERSION;
-use tombolo_grid::dns::{Finding, Owner, Places, Zone};
+use tombolo_grid::dns::{Finding, NamedAddresses, Owner, Zone};
 
 use super::ServedZone;
-use super::authority::{Authority, NameLocation, TTL, address_record, place_name};
+use super::authority::{Authority, NameLocation, TTL, address_record, target_name};
 use super::message::{ANY_TTL, Question};
 use super::private;
 
@@ -45,7 +45,7 @@ pub(super) fn answer(authority: &Authority, known: &ServedZone, question: &Quest
     let context =
         QueryContext { authority, known, question, record_type: question.record_type(), records_max };
     let name = question.query.name();
-    match authority.place(name) {
+    match authority.locate(name) {
         NameLocation::Here(below) => context.in_zone(&below),
         NameLocation::HereOdd => context.no_name(),
         NameLocation::Elsewhere => context.elsewhere(name),
@@ -136,8 +136,10 @@ impl QueryContext<'_> {
             }
             Finding::Version => self.no_data(),
             Finding::External(target) => self.alias(target),
-            Finding::Places(places) if self.record_type == RecordType::SRV => self.services(places),
-            Finding::Places(places) => self.addresses(places.addresses()),
+            Finding::NamedAddresses(named_addresses) if self.record_type == RecordType::SRV => {
+                self.services(named_addresses)
+            }
+            Finding::NamedAddresses(named_addresses) => self.addresses(named_addresses.addresses()),
             Finding::Uniform(addresses) => self.addresses(addresses.iter().copied()),
             Finding::Pod(address) => self.addresses([address].into_iter()),
         }
@@ -177,19 +179,19 @@ impl QueryContext<'_> {
         once.map(|address| address_record(name.clone(), address)).collect()
     }
 
-    fn services(&self, places: Places<'_>) -> Answer {
-        let count = places.len();
+    fn services(&self, named_addresses: NamedAddresses<'_>) -> Answer {
+        let count = named_addresses.len();
         let weight = u16::try_from(100 / count.max(1)).unwrap_or(1).max(1);
         let (mut records, mut extra) = (Vec::new(), Vec::new());
         let (mut targets, mut addresses) = (HashSet::new(), HashSet::new());
-        for place in places.iter().take(self.records_max) {
-            let Some(port) = place.port else { continue };
-            let Some(target) = self.authority.below(&place_name(&place)) else { continue };
+        for named in named_addresses.iter().take(self.records_max) {
+            let Some(port) = named.port else { continue };
+            let Some(target) = self.authority.below(&target_name(&named)) else { continue };
             if targets.insert((target.clone(), port)) {
                 records.push(self.record(RData::SRV(SRV::new(0, weight, port, target.clone()))));
             }
-            if addresses.insert((target.clone(), place.address)) {
-                extra.push(address_record(target, place.address));
+            if addresses.insert((target.clone(), named.address)) {
+                extra.push(address_record(target, named.address));
             }
         }
         if records.is_empty() {
@@ -217,7 +219,7 @@ impl QueryContext<'_> {
                 return self.no_data();
             }
             aliases.push(alias);
-            let below = match self.authority.place(&name) {
+            let below = match self.authority.locate(&name) {
                 NameLocation::Here(below) => below,
                 NameLocation::HereOdd => return self.no_data(),
                 NameLocation::Elsewhere => return Answer::Alias(self.with(aliases, Vec::new()), name),
@@ -228,7 +230,9 @@ impl QueryContext<'_> {
                     continue;
                 }
                 Finding::Unknown => return Answer::Unknown(self.question.reply(ResponseCode::ServFail)),
-                Finding::Places(places) => self.records_of(&name, places.addresses()),
+                Finding::NamedAddresses(named_addresses) => {
+                    self.records_of(&name, named_addresses.addresses())
+                }
                 Finding::Uniform(addresses) => self.records_of(&name, addresses.iter().copied()),
                 Finding::Pod(address) => self.records_of(&name, [address].into_iter()),
                 Finding::NoName | Finding::Empty | Finding::Version => Vec::new(),

@@ -46,7 +46,7 @@ impl Authority {
     }
 
     /// Where a name is.
-    pub(super) fn place(&self, name: &Name) -> NameLocation {
+    pub(super) fn locate(&self, name: &Name) -> NameLocation {
         let (mut text, mut odd) = (String::with_capacity(64), false);
         for label in name.iter() {
             if !text.is_empty() {
@@ -103,9 +103,9 @@ pub(super) fn address_record(name: Name, address: IpAddr) -> Record {
 }
 
 /// The name of a place, relative to the domain.
-pub(super) fn place_name(place: &dns::NamedAddress<'_>) -> String {
-    let (service, namespace) = place.service;
-    match &place.label {
+pub(super) fn target_name(named: &dns::NamedAddress<'_>) -> String {
+    let (service, namespace) = named.service;
+    match &named.label {
         Some(label) => format!("{label}.{service}.{namespace}.svc"),
         None => format!("{service}.{namespace}.svc"),
     }

@@ -30,7 +30,7 @@ pub(super) struct Forwarder {
     upstreams: Upstreams,
     /// How long to wait for one server.
     timeout: Duration,
-    places: Shares<IpAddr>,
+    shares: Shares<IpAddr>,
     cache: Cache,
     health: Health,
     pub(super) loops: Loops,
@@ -64,7 +64,7 @@ impl Forwarder {
         Self {
             upstreams,
             timeout,
-            places: Shares::new(FORWARDS_MAX),
+            shares: Shares::new(FORWARDS_MAX),
             cache: Cache::default(),
             health: Health::default(),
             loops: Loops::default(),
@@ -147,7 +147,7 @@ impl Forwarder {
         if servers.is_empty() {
             return Err(Failure::NoAnswer);
         }
-        let Some(_place) = self.places.take(source) else {
+        let Some(_share) = self.shares.take(source) else {
             self.loops.suspect();
             return Err(Failure::Busy);
         };

@@ -79,7 +79,7 @@ impl DnsMetrics {
     }
 
     #[cfg(test)]
-    pub(super) fn told(&self, outcome: QueryOutcome) -> u64 {
+    pub(super) fn counted(&self, outcome: QueryOutcome) -> u64 {
         self.questions[outcome as usize].get()
     }
 

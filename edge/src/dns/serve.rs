@@ -197,7 +197,7 @@ impl Server {
     /// Serves connections for ever.
     pub(super) async fn serve_tcp(&self, listener: TcpListener) {
         let mut connections: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
-        let places = Shares::new(CONNECTIONS_MAX);
+        let shares = Shares::new(CONNECTIONS_MAX);
         loop {
             tokio::select! {
                 Some(()) = connections.next(), if !connections.is_empty() => {}
@@ -205,11 +205,11 @@ impl Server {
                     Ok((_, peer)) if !self.clients.are_answered(peer.ip()) => {
                         self.metrics.count(QueryOutcome::Foreign);
                     }
-                    Ok((stream, peer)) => match places.take(peer.ip().to_canonical()) {
-                        Some(place) => connections.push(
+                    Ok((stream, peer)) => match shares.take(peer.ip().to_canonical()) {
+                        Some(share) => connections.push(
                             async move {
                                 self.converse(stream, peer.ip()).await;
-                                drop(place);
+                                drop(share);
                             }
                             .boxed(),
                         ),

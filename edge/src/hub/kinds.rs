@@ -23,7 +23,7 @@ impl KnownKinds {
 /// The end used by the local API.
 #[derive(Debug, Clone)]
 pub(crate) struct KindsTeller {
-    told: watch::Sender<Arc<Kinds>>,
+    published: watch::Sender<Arc<Kinds>>,
     /// Notified when newer discovery is wanted.
     pub(crate) wanted: Arc<Notify>,
 }
@@ -31,15 +31,15 @@ pub(crate) struct KindsTeller {
 impl KindsTeller {
     /// Creates both ends.
     pub(crate) fn new() -> (Self, KnownKinds) {
-        let (told, discovered) = watch::channel(Arc::default());
+        let (published, discovered) = watch::channel(Arc::default());
         let wanted = Arc::new(Notify::new());
-        (Self { told, wanted: Arc::clone(&wanted) }, KnownKinds { discovered, wanted })
+        (Self { published, wanted: Arc::clone(&wanted) }, KnownKinds { discovered, wanted })
     }
 
     /// Publishes the kinds of a discovery document. An invalid document changes nothing.
     pub(crate) fn tell(&self, document: &[u8]) {
         if let Ok(kinds) = Kinds::discovered(document) {
-            self.told.send_if_modified(|known| {
+            self.published.send_if_modified(|known| {
                 let other = **known != kinds;
                 if other {
                     *known = Arc::new(kinds);

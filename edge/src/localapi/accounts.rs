@@ -144,16 +144,16 @@ impl Accounts {
         if let Err(reason) = check_times(claims, now) {
             return Finding::Wrong(reason);
         }
-        let place = &claims.place;
-        if let Some(secret) = &place.secret
-            && let Some(not_good) = self.judge_bound("secrets", place, secret, now)
+        let claim = &claims.kubernetes;
+        if let Some(secret) = &claim.secret
+            && let Some(not_good) = self.judge_bound("secrets", claim, secret, now)
         {
             return not_good;
         }
-        let Some(pod) = &place.pod else {
+        let Some(pod) = &claim.pod else {
             return Finding::Undecided("the token is not bound to a pod of this node".to_owned());
         };
-        match self.judge_bound("pods", place, pod, now) {
+        match self.judge_bound("pods", claim, pod, now) {
             Some(not_good) => not_good,
             None => Finding::Good(identity(claims), claims.aud.clone()),
         }
@@ -163,12 +163,12 @@ impl Accounts {
     fn judge_bound(
         &self,
         plural: &str,
-        place: &KubernetesClaim,
+        claim: &KubernetesClaim,
         bound: &BoundObject,
         now: u64,
     ) -> Option<Finding> {
-        let key = ObjectKey::new(Resource::new("", "v1", plural), &place.namespace, &bound.name);
-        let here = place.node.as_ref().is_some_and(|node| node.name == self.node.as_str());
+        let key = ObjectKey::new(Resource::new("", "v1", plural), &claim.namespace, &bound.name);
+        let here = claim.node.as_ref().is_some_and(|node| node.name == self.node.as_str());
         let object = match ServedStore::get(&self.store, &key) {
             Ok(None) if !here => return Some(Finding::Undecided(format!("{key} is not on this node"))),
             Ok(object) => object,

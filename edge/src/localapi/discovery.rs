@@ -298,8 +298,8 @@ impl Discovery {
     async fn bring_document(&self, path: &str, time: Duration) -> Result<bool, String> {
         let _one_at_a_time = self.fetching.lock().await;
         let due = self.index.lock().due(path, Instant::now());
-        let Some(place) = due else { return Ok(false) };
-        let body = self.documents.fetch(&place, "application/json", time).await;
+        let Some(url) = due else { return Ok(false) };
+        let body = self.documents.fetch(&url, "application/json", time).await;
         let outcome = match body {
             Ok(body) => self.openapi.keep(path, body).await,
             Err(error) => Err(error),
@@ -308,7 +308,7 @@ impl Discovery {
             self.index.lock().missed(path, Instant::now() + DOCUMENT_RETRY_INTERVAL);
             return outcome;
         }
-        let known = self.index.lock().got(path, place);
+        let known = self.index.lock().got(path, url);
         known.keep(&self.documents).await?;
         outcome
     }

@@ -14,7 +14,7 @@ use super::openapi::OPENAPI;
 #[derive(Debug, Default)]
 pub(super) struct Index {
     /// URL of each document in the cloud.
-    places: BTreeMap<String, String>,
+    urls: BTreeMap<String, String>,
     /// URLs of the documents that were fetched last.
     known: BTreeMap<String, String>,
     /// Documents that could not be fetched, and until when they are not requested again.
@@ -34,8 +34,8 @@ impl Index {
 
     /// Records the index that the cloud has sent. Everything about other paths than these is forgotten.
     pub(super) fn publish(&mut self, index: &Value, paths: &[String]) {
-        let place = |path: &String| index["paths"][path]["serverRelativeURL"].as_str().map(str::to_owned);
-        self.places = paths.iter().filter_map(|path| Some((path.clone(), place(path)?))).collect();
+        let url = |path: &String| index["paths"][path]["serverRelativeURL"].as_str().map(str::to_owned);
+        self.urls = paths.iter().filter_map(|path| Some((path.clone(), url(path)?))).collect();
         self.known.retain(|path, _| paths.contains(path));
         self.missed.retain(|path, _| paths.contains(path));
     }
@@ -43,22 +43,22 @@ impl Index {
     /// The URL to fetch a document from; none when the kept document is the newest one, or when fetching it failed
     /// recently.
     pub(super) fn due(&self, path: &str, now: Instant) -> Option<String> {
-        let place = self.places.get(path).filter(|place| self.known.get(path) != Some(*place))?;
-        let missed = self.missed.get(path).is_some_and(|(missed, until)| missed == place && *until > now);
-        (!missed).then(|| place.clone())
+        let url = self.urls.get(path).filter(|url| self.known.get(path) != Some(*url))?;
+        let missed = self.missed.get(path).is_some_and(|(missed, until)| missed == url && *until > now);
+        (!missed).then(|| url.clone())
     }
 
     /// Records that a document was fetched.
-    pub(super) fn got(&mut self, path: &str, place: String) -> FetchedUrls {
+    pub(super) fn got(&mut self, path: &str, url: String) -> FetchedUrls {
         self.missed.remove(path);
-        self.known.insert(path.to_owned(), place);
+        self.known.insert(path.to_owned(), url);
         FetchedUrls(serde_json::to_vec(&self.known).unwrap_or_default().into())
     }
 
     /// Records that a document could not be fetched.
     pub(super) fn missed(&mut self, path: &str, until: Instant) {
-        if let Some(place) = self.places.get(path) {
-            self.missed.insert(path.to_owned(), (place.clone(), until));
+        if let Some(url) = self.urls.get(path) {
+            self.missed.insert(path.to_owned(), (url.clone(), until));
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     fn a_document_that_cannot_be_had_is_left_alone_for_a_while() {
         let (mut index, now) = (Index::default(), Instant::now());
         let paths = ["apis/a/v1".to_owned(), "apis/b/v1".to_owned()];
-        let of = |place: &str| json!({"paths": {"apis/a/v1": {"serverRelativeURL": place}}});
+        let of = |url: &str| json!({"paths": {"apis/a/v1": {"serverRelativeURL": url}}});
         index.publish(&of("/a?1"), &paths);
         assert_eq!(index.due("apis/a/v1", now).as_deref(), Some("/a?1"));
         assert_eq!(index.due("apis/b/v1", now), None, "the index does not name it");

@@ -55,15 +55,15 @@ impl ForeignDocuments for Kept {
     }
 
     fn selectable(&self, group: &str, version: &str) -> SelectableFields {
-        let place = path(group, version);
+        let key = path(group, version);
         // Held while a document is read, so that fields of an old document are not inserted after a new one is kept.
         let mut known = self.selectable.lock();
-        if let Some(found) = known.get(&place) {
+        if let Some(found) = known.get(&key) {
             return found.clone();
         }
         let Some(document) = self.document(group, version) else { return SelectableFields::new() };
         let found = selectable_fields(&document, group, version);
-        known.insert(place, found.clone());
+        known.insert(key, found.clone());
         found
     }
 }
@@ -92,17 +92,17 @@ mod tests {
         let documents =
             Documents { store, hub: SharedHub::new(HubHandle::new().0), clock: WallClock::system() };
         let kept = Kept::new(documents.clone());
-        let place = path("example.com", "v1");
+        let key = path("example.com", "v1");
         let fields = || kept.selectable("example.com", "v1").remove("Widget").unwrap_or_default();
         assert_eq!(fields(), [] as [&str; 0], "nothing is kept");
-        assert_eq!(kept.keep(&place, document("spec.a")).await, Ok(true));
+        assert_eq!(kept.keep(&key, document("spec.a")).await, Ok(true));
         assert_eq!(fields(), ["spec.a"]);
         // Changes the document without notice: reading it again would show the change.
-        documents.keep(&format!("{OPENAPI}/{place}"), document("spec.b")).await.unwrap();
+        documents.keep(&format!("{OPENAPI}/{key}"), document("spec.b")).await.unwrap();
         assert_eq!(fields(), ["spec.a"], "it is not read again");
-        assert_eq!(kept.keep(&place, document("spec.c")).await, Ok(true));
+        assert_eq!(kept.keep(&key, document("spec.c")).await, Ok(true));
         assert_eq!(fields(), ["spec.c"]);
-        documents.keep(&format!("{OPENAPI}/{place}"), document("spec.d")).await.unwrap();
+        documents.keep(&format!("{OPENAPI}/{key}"), document("spec.d")).await.unwrap();
         kept.retain(&[]);
         assert_eq!(fields(), ["spec.d"], "nothing is remembered for kinds that no longer exist");
     }

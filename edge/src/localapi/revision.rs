@@ -21,26 +21,27 @@ impl Based {
     /// None when the body names no version or is not JSON.
     pub(super) fn read(body: &[u8]) -> Option<Self> {
         let mut body: Value = serde_json::from_slice(body).ok()?;
-        let revision = places(&mut body).into_iter().find_map(|place| place.as_str().map(str::to_owned))?;
+        let revision =
+            revision_fields(&mut body).into_iter().find_map(|field| field.as_str().map(str::to_owned))?;
         // Zero matches any version.
         (!matches!(revision.as_str(), "" | "0")).then_some(Self { body, revision })
     }
 
     /// The body with another version.
     pub(super) fn on(mut self, revision: &str) -> Bytes {
-        places(&mut self.body).into_iter().for_each(|place| *place = revision.into());
+        revision_fields(&mut self.body).into_iter().for_each(|field| *field = revision.into());
         self.body.to_string().into()
     }
 }
 
 /// The places where a body names a version.
-fn places(body: &mut Value) -> Vec<&mut Value> {
+fn revision_fields(body: &mut Value) -> Vec<&mut Value> {
     if let Value::Array(operations) = body {
         let speaking = operations.iter_mut().filter(|operation| operation["path"] == POINTER);
         return speaking.filter_map(|operation| operation.get_mut("value")).collect();
     }
-    let place = if body.pointer(POINTER).is_some() { POINTER } else { PRECONDITION };
-    body.pointer_mut(place).into_iter().collect()
+    let pointer = if body.pointer(POINTER).is_some() { POINTER } else { PRECONDITION };
+    body.pointer_mut(pointer).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ impl Class {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Question {
     class: Class,
-    place: Vec<u8>,
+    row_key: Vec<u8>,
 }
 
 impl Question {
@@ -81,9 +81,9 @@ impl Question {
             text.update((part.len() as u64).to_be_bytes());
             text.update(part.as_bytes());
         }
-        let mut place = owner(class, of);
-        place.extend_from_slice(&text.finalize());
-        Self { class, place }
+        let mut row_key = owner(class, of);
+        row_key.extend_from_slice(&text.finalize());
+        Self { class, row_key }
     }
 }
 
@@ -143,17 +143,17 @@ pub(super) fn read(
     sealer: &Sealer,
     question: &Question,
 ) -> Result<Option<CachedReply>, ReadError> {
-    let Some(row) = rows.get(question.place.as_slice()).map_err(reading)? else { return Ok(None) };
+    let Some(row) = rows.get(question.row_key.as_slice()).map_err(reading)? else { return Ok(None) };
     let damaged = || ReadError::Damaged("answer");
     let (time, sealed) = row.value().split_first_chunk::<TIME_LEN>().ok_or_else(damaged)?;
-    let body = sealer.open(&question.place, sealed).ok_or_else(damaged)?;
+    let body = sealer.open(&question.row_key, sealed).ok_or_else(damaged)?;
     Ok(Some(CachedReply { given_at: u64::from_le_bytes(*time), body }))
 }
 
 /// Whether a row can be read.
-pub(super) fn is_sound(sealer: &Sealer, place: &[u8], row: &[u8]) -> bool {
+pub(super) fn is_sound(sealer: &Sealer, row_key: &[u8], row: &[u8]) -> bool {
     let sealed = row.split_first_chunk::<TIME_LEN>();
-    sealed.is_some_and(|(_, sealed)| sealer.open(place, sealed).is_some())
+    sealed.is_some_and(|(_, sealed)| sealer.open(row_key, sealed).is_some())
 }
 
 pub(super) fn put(
@@ -166,11 +166,11 @@ pub(super) fn put(
         if answer.body.len() > question.class.bounds().1 {
             continue;
         }
-        let sealed = sealer.seal(&question.place, &answer.body);
+        let sealed = sealer.seal(&question.row_key, &answer.body);
         let sealed =
             sealed.ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
         let row = [answer.given_at.to_le_bytes().as_slice(), &sealed].concat();
-        if rows.insert(question.place.as_slice(), row.as_slice()).map_err(storage)?.is_none() {
+        if rows.insert(question.row_key.as_slice(), row.as_slice()).map_err(storage)?.is_none() {
             grown.insert(question.class);
         }
     }
@@ -182,9 +182,9 @@ fn fit(rows: &mut Answers<'_>, class: Class) -> Result<(), WriteError> {
     let (start, end) = ([class.tag()], [class.tag() + 1]);
     let mut kept = Vec::new();
     for entry in rows.range(start.as_slice()..end.as_slice()).map_err(storage)? {
-        let (place, row) = entry.map_err(storage)?;
+        let (row_key, row) = entry.map_err(storage)?;
         let time = row.value().first_chunk::<TIME_LEN>().map_or(0, |time| u64::from_le_bytes(*time));
-        kept.push((time, place.value().to_vec()));
+        kept.push((time, row_key.value().to_vec()));
     }
     let count = class.bounds().0;
     if kept.len() <= count {
@@ -192,11 +192,11 @@ fn fit(rows: &mut Answers<'_>, class: Class) -> Result<(), WriteError> {
     }
     kept.sort_unstable();
     let mut left = Fair::new(count);
-    for (_, place) in &kept {
-        left.insert(place.get(..OWNER_END).unwrap_or_default(), place.as_slice(), 1, ());
+    for (_, row_key) in &kept {
+        left.insert(row_key.get(..OWNER_END).unwrap_or_default(), row_key.as_slice(), 1, ());
     }
-    for (_, place) in kept.iter().filter(|(_, place)| left.get(place.as_slice()).is_none()) {
-        rows.remove(place.as_slice()).map_err(storage)?;
+    for (_, row_key) in kept.iter().filter(|(_, row_key)| left.get(row_key.as_slice()).is_none()) {
+        rows.remove(row_key.as_slice()).map_err(storage)?;
     }
     Ok(())
 }
@@ -206,14 +206,14 @@ pub(super) fn forget_pod(rows: &mut Answers<'_>, pod: &Uid) -> Result<(), WriteE
     let start = owner(Class::Token, pod.as_str());
     let mut gone = Vec::new();
     for entry in rows.range(start.as_slice()..).map_err(storage)? {
-        let place = entry.map_err(storage)?.0.value().to_vec();
-        if !place.starts_with(&start) {
+        let row_key = entry.map_err(storage)?.0.value().to_vec();
+        if !row_key.starts_with(&start) {
             break;
         }
-        gone.push(place);
+        gone.push(row_key);
     }
-    for place in gone {
-        rows.remove(place.as_slice()).map_err(storage)?;
+    for row_key in gone {
+        rows.remove(row_key.as_slice()).map_err(storage)?;
     }
     Ok(())
 }
@@ -223,9 +223,9 @@ const OWNER_END: usize = 33;
 
 /// Prefix of the places of an owner's answers of a class.
 fn owner(class: Class, owner: &str) -> Vec<u8> {
-    let mut place = vec![class.tag()];
-    place.extend_from_slice(&Sha256::digest(owner));
-    place
+    let mut row_key = vec![class.tag()];
+    row_key.extend_from_slice(&Sha256::digest(owner));
+    row_key
 }
 
 #[cfg(test)]

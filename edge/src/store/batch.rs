@@ -130,36 +130,36 @@ impl<'t> Batch<'t> {
     /// Applies one delivery. The inner error says why the edge refuses it.
     pub(super) fn apply(&mut self, delivery: &Delivery) -> Result<Result<(), Refused>, WriteError> {
         let subscription = delivery.subscription.0;
-        let Some(place) = keys::encode(delivery.change.key()) else {
+        let Some(row_key) = keys::encode(delivery.change.key()) else {
             return Ok(Err(malformed("its name contains a zero byte")));
         };
         match &delivery.change {
             Change::Upsert(object) => match check(object) {
-                Ok(()) => self.upsert(subscription, &place, object)?,
+                Ok(()) => self.upsert(subscription, &row_key, object)?,
                 Err(refused) => return Ok(Err(refused)),
             },
-            Change::Delete { key, version } => self.deleted(subscription, &place, key, version.as_ref())?,
-            Change::Absent { key } => self.absent(subscription, &place, key)?,
-            Change::Unreadable { .. } => self.unreadable(subscription, &place)?,
-            Change::Adopt { version, .. } => return self.adopt(subscription, &place, version),
+            Change::Delete { key, version } => self.deleted(subscription, &row_key, key, version.as_ref())?,
+            Change::Absent { key } => self.absent(subscription, &row_key, key)?,
+            Change::Unreadable { .. } => self.unreadable(subscription, &row_key)?,
+            Change::Adopt { version, .. } => return self.adopt(subscription, &row_key, version),
         }
         self.reveal()?;
         Ok(Ok(()))
     }
 
-    fn upsert(&mut self, subscription: u32, place: &[u8], object: &SharedObject) -> Result<(), WriteError> {
-        let old = self.row(place)?;
+    fn upsert(&mut self, subscription: u32, row_key: &[u8], object: &SharedObject) -> Result<(), WriteError> {
+        let old = self.row(row_key)?;
         if let Some(held) =
             old.as_ref().filter(|held| self.is_later_incarnation(held, subscription, &object.version))
         {
-            return self.enter(subscription, place, &object.key, held.clone());
+            return self.enter(subscription, row_key, &object.key, held.clone());
         }
         let mut subscriptions = old.as_ref().map(|row| row.subscriptions.clone()).unwrap_or_default();
         add(&mut subscriptions, subscription);
         let same =
             old.as_ref().filter(|row| row.state != State::Absent && row.version.uid == object.version.uid);
         if let Some(held) = same.filter(|held| self.says_all(held, subscription, object)) {
-            return self.enter(subscription, place, &object.key, held.clone());
+            return self.enter(subscription, row_key, &object.key, held.clone());
         }
         let body = match same {
             Some(held) => self.with_own(held, &object.key, &object.body)?,
@@ -181,7 +181,7 @@ impl<'t> Batch<'t> {
             dependencies: object.dependencies.clone(),
             body,
         };
-        self.replace(place, &object.key, old, row)
+        self.replace(row_key, &object.key, old, row)
     }
 
     /// The object sent by the cloud, with the part that this node has reported and the cloud has not confirmed yet.
@@ -214,21 +214,21 @@ impl<'t> Batch<'t> {
     /// Whether the stored object was created after the delivered one was deleted: the reply to a write may arrive
     /// before the cloud's watch sees it. The pushed set is more complete than a subscription and takes no object over
     /// from one.
-    fn is_later_incarnation(&self, held: &ObjectRow, subscription: u32, told: &ObjectVersion) -> bool {
+    fn is_later_incarnation(&self, held: &ObjectRow, subscription: u32, deleted: &ObjectVersion) -> bool {
         let from_other =
             subscription == SubscriptionId::NODE.0 && !held.subscriptions.contains(&subscription);
         held.state != State::Absent
             && !from_other
             && held.era == self.state.era
-            && held.version.uid != told.uid
-            && held.version.revision > told.revision
+            && held.version.uid != deleted.uid
+            && held.version.revision > deleted.revision
     }
 
     /// Adds a subscription to those of an object that is stored already.
     fn enter(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         key: &ObjectKey,
         held: ObjectRow,
     ) -> Result<(), WriteError> {
@@ -238,22 +238,22 @@ impl<'t> Batch<'t> {
             && held.state == State::Visible
             && self.read.contains(&subscription);
         if !news {
-            return self.put(place, &row);
+            return self.put(row_key, &row);
         }
         row.body = view::plain(self.sealer, key, &held)?;
         row.sealed = false;
-        self.replace(place, key, Some(held), row)
+        self.replace(row_key, key, Some(held), row)
     }
 
     /// Handles the deletion of an object by the cloud.
     fn deleted(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         key: &ObjectKey,
         gone: Option<&ObjectVersion>,
     ) -> Result<(), WriteError> {
-        let held = self.row(place)?;
+        let held = self.row(row_key)?;
         if let Some(version) = gone.or(held.as_ref().map(|held| &held.version)) {
             self.gone.lock().note(self.state.era, version.clone());
         }
@@ -261,12 +261,12 @@ impl<'t> Batch<'t> {
         if gone.is_some_and(|gone| self.is_later_incarnation(&held, subscription, gone)) {
             return Ok(());
         }
-        self.release(subscription, place, key, held)
+        self.release(subscription, row_key, key, held)
     }
 
-    fn delete(&mut self, subscription: u32, place: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
-        match self.row(place)? {
-            Some(held) => self.release(subscription, place, key, held),
+    fn delete(&mut self, subscription: u32, row_key: &[u8], key: &ObjectKey) -> Result<(), WriteError> {
+        match self.row(row_key)? {
+            Some(held) => self.release(subscription, row_key, key, held),
             None => Ok(()),
         }
     }
@@ -275,12 +275,12 @@ impl<'t> Batch<'t> {
     fn release(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         key: &ObjectKey,
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
         if row.subscriptions.contains(&unread_by(subscription)) {
-            return self.forget_unreadable(subscription, place, row);
+            return self.forget_unreadable(subscription, row_key, row);
         }
         if !row.subscriptions.contains(&subscription) {
             return Ok(());
@@ -293,26 +293,26 @@ impl<'t> Batch<'t> {
         }
         row.subscriptions.retain(|other| *other != subscription);
         if row.subscriptions.is_empty() {
-            return self.remove(place, row.state);
+            return self.remove(row_key, row.state);
         }
         if row.is_unread_by_all() {
-            self.uncover(place)?;
-            return self.put(place, &ObjectRow::absent(row.subscriptions));
+            self.uncover(row_key)?;
+            return self.put(row_key, &ObjectRow::absent(row.subscriptions));
         }
-        self.put(place, &row)
+        self.put(row_key, &row)
     }
 
-    fn remove(&mut self, place: &[u8], state: State) -> Result<(), WriteError> {
-        self.objects.remove(place).map_err(storage)?;
-        self.uncover(place)?;
+    fn remove(&mut self, row_key: &[u8], state: State) -> Result<(), WriteError> {
+        self.objects.remove(row_key).map_err(storage)?;
+        self.uncover(row_key)?;
         self.tally.remove(state);
         Ok(())
     }
 
     /// Removes an object from the hidden ones.
-    fn uncover(&mut self, place: &[u8]) -> Result<(), WriteError> {
+    fn uncover(&mut self, row_key: &[u8]) -> Result<(), WriteError> {
         if self.tally.hidden > 0 {
-            self.hidden.open()?.remove(place).map_err(storage)?;
+            self.hidden.open()?.remove(row_key).map_err(storage)?;
         }
         Ok(())
     }
@@ -320,10 +320,10 @@ impl<'t> Batch<'t> {
     fn adopt(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         version: &ObjectVersion,
     ) -> Result<Result<(), Refused>, WriteError> {
-        let row = self.row(place)?.filter(|row| {
+        let row = self.row(row_key)?.filter(|row| {
             row.state != State::Absent
                 && row.version.uid == version.uid
                 && row.version.hash.is_meant_by(version.hash)
@@ -337,7 +337,7 @@ impl<'t> Batch<'t> {
         row.version.revision = version.revision;
         row.era = self.state.era;
         add(&mut row.subscriptions, subscription);
-        self.put(place, &row)?;
+        self.put(row_key, &row)?;
         Ok(Ok(()))
     }
 
@@ -348,13 +348,13 @@ impl<'t> Batch<'t> {
         self.state.report_bytes = Some(bytes);
         self.state.next_report = number.saturating_add(1);
         let Some(status) = &report.status else { return Ok(()) };
-        let Some(place) = keys::encode(&report.key) else { return Ok(()) };
-        let Some(old) = self.row(&place)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
+        let Some(row_key) = keys::encode(&report.key) else { return Ok(()) };
+        let Some(old) = self.row(&row_key)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
         let body = view::plain(self.sealer, &report.key, &old)?;
         let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
         let body = splice::with_member(&body, "status", text).map_err(WriteError::Rejected)?;
         let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
-        self.replace(&place, &report.key, Some(old), row)
+        self.replace(&row_key, &report.key, Some(old), row)
     }
 
     /// Removes a report from the outbox, unless a newer one about the same thing waits.
@@ -390,7 +390,7 @@ impl<'t> Batch<'t> {
     /// Replaces a row and publishes the resulting changes to clients.
     pub(super) fn replace(
         &mut self,
-        place: &[u8],
+        row_key: &[u8],
         key: &ObjectKey,
         old: Option<ObjectRow>,
         mut row: ObjectRow,
@@ -407,9 +407,9 @@ impl<'t> Batch<'t> {
             seen => seen,
         };
         if row.state == State::Hidden {
-            self.hidden.open()?.insert(place, ()).map_err(storage)?;
+            self.hidden.open()?.insert(row_key, ()).map_err(storage)?;
         } else {
-            self.uncover(place)?;
+            self.uncover(row_key)?;
             let before = seen.as_ref().map(|old| old.subscriptions.clone()).unwrap_or_default();
             let previous = seen.map(|old| self.stored(key, &old)).transpose()?;
             let kind = |subscription| {
@@ -425,7 +425,7 @@ impl<'t> Batch<'t> {
         }
         let (sealed, body) = view::sealed(self.sealer, key, &row.body)
             .ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
-        self.put(place, &ObjectRow { sealed, body, ..row })
+        self.put(row_key, &ObjectRow { sealed, body, ..row })
     }
 
     /// Shows the hidden pods whose references are all known now.
@@ -437,13 +437,13 @@ impl<'t> Batch<'t> {
         for entry in self.hidden.open()?.iter().map_err(storage)? {
             waiting.push(entry.map_err(storage)?.0.value().to_vec());
         }
-        for place in waiting {
-            let Some(row) = self.row(&place)? else { continue };
+        for row_key in waiting {
+            let Some(row) = self.row(&row_key)? else { continue };
             if self.all_known(&row.dependencies)? {
-                let key = keys::decode(&place).ok_or_else(|| damaged("key"))?;
+                let key = keys::decode(&row_key).ok_or_else(|| damaged("key"))?;
                 let body = view::plain(self.sealer, &key, &row)?;
                 let row = ObjectRow { state: State::Visible, body, ..row };
-                self.replace(&place, &key, None, row)?;
+                self.replace(&row_key, &key, None, row)?;
             }
         }
         Ok(())
@@ -451,9 +451,9 @@ impl<'t> Batch<'t> {
 
     fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
         for key in dependencies {
-            let Some(place) = keys::encode(key) else { continue };
+            let Some(row_key) = keys::encode(key) else { continue };
             // Readers of the pushed set do not see objects of other subscriptions.
-            if !self.row(&place)?.is_some_and(|row| row.concerns(SubscriptionId::NODE)) {
+            if !self.row(&row_key)?.is_some_and(|row| row.concerns(SubscriptionId::NODE)) {
                 return Ok(false);
             }
         }
@@ -523,13 +523,13 @@ impl<'t> Batch<'t> {
         self.state.revision
     }
 
-    pub(super) fn row(&self, place: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
-        let row = self.objects.get(place).map_err(storage)?;
+    pub(super) fn row(&self, row_key: &[u8]) -> Result<Option<ObjectRow>, WriteError> {
+        let row = self.objects.get(row_key).map_err(storage)?;
         Ok(row.map(|row| ObjectRow::decode(row.value())).transpose()?)
     }
 
-    fn put(&mut self, place: &[u8], row: &ObjectRow) -> Result<(), WriteError> {
-        let old = self.objects.insert(place, row.encode().as_slice()).map_err(storage)?;
+    fn put(&mut self, row_key: &[u8], row: &ObjectRow) -> Result<(), WriteError> {
+        let old = self.objects.insert(row_key, row.encode().as_slice()).map_err(storage)?;
         if let Some(old) = old {
             self.tally.remove(ObjectRow::state_of(old.value())?);
         }

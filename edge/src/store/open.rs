@@ -110,11 +110,11 @@ pub(super) fn on_medium(
             Err(Unusable::Disk(error)) => return Err(OpenError::Storage(error.to_string())),
             Err(Unusable::Damaged(why)) if set_aside.is_some() => return Err(OpenError::Storage(why)),
             Err(Unusable::Damaged(why)) => {
-                let (place, kept) = replaced(&*medium, &sealer, first).map_err(|error| {
+                let (moved_to, kept) = replaced(&*medium, &sealer, first).map_err(|error| {
                     OpenError::Storage(format!("it is damaged ({why}) and cannot be replaced: {error}"))
                 })?;
-                warn!(%why, %place, %kept, "the store was damaged and is moved aside; the cloud fills a new one with what was not saved");
-                set_aside = Some(format!("{why}; moved to {place}; {kept}"));
+                warn!(%why, %moved_to, %kept, "the store was damaged and is moved aside; the cloud fills a new one with what was not saved");
+                set_aside = Some(format!("{why}; moved to {moved_to}; {kept}"));
             }
         }
     };
@@ -141,8 +141,8 @@ fn replaced(medium: &dyn Medium, sealer: &Sealer, first: Revision) -> Result<(St
     schema::prepare(&db, sealer, (fresh_id(), first)).map_err(refused)?;
     salvage.fill(&db, first).map_err(|error| error.to_string())?;
     drop(db);
-    let place = medium.put_draft().map_err(|error| error.to_string())?;
-    Ok((place, salvage.to_string()))
+    let moved_to = medium.put_draft().map_err(|error| error.to_string())?;
+    Ok((moved_to, salvage.to_string()))
 }
 
 /// A database that is in order, its newest state, and its log.

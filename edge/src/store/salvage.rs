@@ -92,16 +92,16 @@ impl Salvage {
         let kept: BTreeMap<_, _> = rows(txn, KEPT, &mut room)
             .rows
             .into_iter()
-            .filter_map(|(place, row)| Some((place, note(&row)?)))
+            .filter_map(|(row_key, row)| Some((row_key, note(&row)?)))
             .collect();
         let found = rows(txn, OBJECTS, &mut room);
         let (whole, objects_counted) = (found.is_complete(), found.counted);
         let objects: Vec<_> =
-            found.rows.into_iter().filter_map(|(place, row)| object(sealer, place, &row)).collect();
+            found.rows.into_iter().filter_map(|(row_key, row)| object(sealer, row_key, &row)).collect();
         let complete = all_subscriptions && whole && objects_counted == Some(objects.len() as u64);
         let answers = rows(txn, ANSWERS, &mut room).rows;
         let answers =
-            answers.into_iter().filter(|(place, row)| answers::is_sound(sealer, place, row)).collect();
+            answers.into_iter().filter(|(row_key, row)| answers::is_sound(sealer, row_key, row)).collect();
         let counted = (objects_counted, reports_counted);
         Self { state, subscriptions, objects, reports, answers, kept, counted, complete }
     }
@@ -117,8 +117,8 @@ impl Salvage {
         self.fill_objects(&txn)?;
         self.fill_reports(&txn)?;
         let mut answers = txn.open_table(ANSWERS).map_err(storage)?;
-        for (place, row) in &self.answers {
-            answers.insert(place.as_slice(), row.as_slice()).map_err(storage)?;
+        for (row_key, row) in &self.answers {
+            answers.insert(row_key.as_slice(), row.as_slice()).map_err(storage)?;
         }
         drop(answers);
         txn.commit().map_err(storage)
@@ -133,8 +133,8 @@ impl Salvage {
         }
         let newest =
             |of: fn(&ObjectRow) -> u64| self.objects.iter().map(|(_, row)| of(row)).max().unwrap_or(0);
-        let told = old.map_or(0, |old| old.revision);
-        state.revision = first.0.max(told).max(newest(|row| row.local));
+        let recorded = old.map_or(0, |old| old.revision);
+        state.revision = first.0.max(recorded).max(newest(|row| row.local));
         state.floor = state.revision;
         let era =
             old.map_or(0, |old| old.era).max(self.objects.iter().map(|(_, row)| row.era).max().unwrap_or(0));
@@ -164,8 +164,8 @@ impl Salvage {
         let mut objects = txn.open_table(OBJECTS).map_err(storage)?;
         let mut hidden = txn.open_table(HIDDEN).map_err(storage)?;
         let mut keeping = txn.open_table(KEPT).map_err(storage)?;
-        for (place, row) in &self.objects {
-            let note = self.kept.get(place);
+        for (row_key, row) in &self.objects {
+            let note = self.kept.get(row_key);
             let known = |subscription: &u32| match unreading(*subscription).unwrap_or(*subscription) {
                 subscription if subscription == SubscriptionId::NODE.0 => true,
                 subscription if subscription == kept::SUBSCRIPTION.0 => note.is_some(),
@@ -176,16 +176,16 @@ impl Salvage {
                 continue;
             }
             if let Some(note) = note.filter(|_| subscriptions.contains(&kept::SUBSCRIPTION.0)) {
-                keeping.insert(place.as_slice(), *note).map_err(storage)?;
+                keeping.insert(row_key.as_slice(), *note).map_err(storage)?;
             }
             let row = ObjectRow { subscriptions, ..row.clone() };
             let mut row = if row.is_unread_by_all() { ObjectRow::absent(row.subscriptions) } else { row };
             if row.state == State::Hidden {
-                hidden.insert(place.as_slice(), ()).map_err(storage)?;
+                hidden.insert(row_key.as_slice(), ()).map_err(storage)?;
             }
             // The text may differ from what the cloud sent, so its hash must not match.
             row.version.hash = ContentHash(0);
-            objects.insert(place.as_slice(), row.encode().as_slice()).map_err(storage)?;
+            objects.insert(row_key.as_slice(), row.encode().as_slice()).map_err(storage)?;
         }
         Ok(())
     }
@@ -224,14 +224,14 @@ impl fmt::Display for Salvage {
 }
 
 /// The row of an object, if all of it can be read.
-fn object(sealer: &Sealer, place: Vec<u8>, row: &[u8]) -> Option<(Vec<u8>, ObjectRow)> {
-    let key = keys::decode(&place)?;
+fn object(sealer: &Sealer, row_key: Vec<u8>, row: &[u8]) -> Option<(Vec<u8>, ObjectRow)> {
+    let key = keys::decode(&row_key)?;
     let row = ObjectRow::decode(row).ok()?;
     let text = view::plain(sealer, &key, &row).ok()?;
     let readable = row.state == State::Absent
         || serde_json::from_slice::<serde_json::Value>(&text)
             .is_ok_and(|object| object["metadata"]["name"] == key.name());
-    readable.then_some((place, row))
+    readable.then_some((row_key, row))
 }
 
 /// All rows of a table that can be read: from its beginning to the first unreadable row, and likewise from its end.

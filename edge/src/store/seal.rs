@@ -49,23 +49,23 @@ impl Sealer {
         Ok(Self::new(&key))
     }
 
-    /// Encrypts `text` for the row `place`; `None` only if no random numbers are available.
-    pub(super) fn seal(&self, place: &[u8], text: &[u8]) -> Option<Bytes> {
+    /// Encrypts `text` for the row `row_key`; `None` only if no random numbers are available.
+    pub(super) fn seal(&self, row_key: &[u8], text: &[u8]) -> Option<Bytes> {
         let mut nonce = [0; NONCE_LEN];
         rand::fill(&mut nonce).ok()?;
         let mut sealed = text.to_vec();
         self.key
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(place), &mut sealed)
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(row_key), &mut sealed)
             .ok()?;
         Some([nonce.as_slice(), &sealed].concat().into())
     }
 
     /// Decrypts the output of [`Sealer::seal`]; `None` if the key, the place or the bytes differ.
-    pub(super) fn open(&self, place: &[u8], sealed: &[u8]) -> Option<Bytes> {
+    pub(super) fn open(&self, row_key: &[u8], sealed: &[u8]) -> Option<Bytes> {
         let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>()?;
         let mut text = text.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        let len = self.key.open_in_place(nonce, Aad::from(place), &mut text).ok()?.len();
+        let len = self.key.open_in_place(nonce, Aad::from(row_key), &mut text).ok()?.len();
         text.truncate(len);
         Some(text.into())
     }

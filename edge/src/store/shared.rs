@@ -118,11 +118,11 @@ impl Shared {
 
     /// The history of a resource in a subscription; `None` if clients cannot read the subscription.
     pub(super) fn log(&self, subscription: SubscriptionId, resource: &Resource) -> Option<Arc<Log>> {
-        let place = (subscription, resource.clone());
-        if let Some(log) = self.current.read().logs.get(&place) {
+        let log_key = (subscription, resource.clone());
+        if let Some(log) = self.current.read().logs.get(&log_key) {
             return Some(Arc::clone(log));
         }
-        self.current.write().log(place).cloned()
+        self.current.write().log(log_key).cloned()
     }
 
     /// Number of watches of a resource in a subscription.
@@ -162,10 +162,10 @@ impl Shared {
     /// The changes between the state that readers see and one that was read from the file.
     pub(super) fn untold(&self, view: &CommittedView) -> Result<Published, ReadError> {
         let current = self.current.read();
-        let told = current.view.as_ref().map_or(view.revision(), |view| view.revision());
+        let shown = current.view.as_ref().map_or(view.revision(), |view| view.revision());
         let mut changes: Vec<_> = view.log()?.into_iter().map(published).collect();
-        changes.retain(|change| change.object.revision > told);
-        let lost = Revision(view.state.floor) > told;
+        changes.retain(|change| change.object.revision > shown);
+        let lost = Revision(view.state.floor) > shown;
         let readable = |subscription: SubscriptionId| {
             subscription == SubscriptionId::NODE
                 || view.subscriptions.get(&subscription.0).is_some_and(|row| row.synced)
@@ -201,13 +201,13 @@ impl Shared {
 impl Current {
     /// The history of a resource in a subscription, which begins where clients could first read the subscription.
     /// Before that there is none, because its beginning is not known yet.
-    fn log(&mut self, place: (SubscriptionId, Resource)) -> Option<&Arc<Log>> {
-        let row = self.view.as_ref().and_then(|view| view.subscriptions.get(&place.0.0));
-        if place.0 != SubscriptionId::NODE && !row.is_some_and(|row| row.synced) {
+    fn log(&mut self, log_key: (SubscriptionId, Resource)) -> Option<&Arc<Log>> {
+        let row = self.view.as_ref().and_then(|view| view.subscriptions.get(&log_key.0.0));
+        if log_key.0 != SubscriptionId::NODE && !row.is_some_and(|row| row.synced) {
             return None;
         }
         let floor = self.floor.max(Revision(row.map_or(0, |row| row.since)));
-        Some(self.logs.entry(place).or_insert_with(|| self.histories.log(floor)))
+        Some(self.logs.entry(log_key).or_insert_with(|| self.histories.log(floor)))
     }
 
     fn push(&mut self, publication: Publication, compressor: &mut Compressor) {

@@ -68,12 +68,12 @@ impl Batch<'_> {
 
     /// Publishes the stored ConfigMaps again if the CA has changed.
     pub(super) fn show_again(&mut self) -> Result<(), WriteError> {
-        for place in self.places(&Resource::new("", "v1", "configmaps"), None)? {
-            let Some(key) = keys::decode(&place).filter(is_root_ca) else { continue };
-            let Some(row) = self.row(&place)?.filter(|row| row.state == State::Visible) else { continue };
+        for row_key in self.row_keys(&Resource::new("", "v1", "configmaps"), None)? {
+            let Some(key) = keys::decode(&row_key).filter(is_root_ca) else { continue };
+            let Some(row) = self.row(&row_key)?.filter(|row| row.state == State::Visible) else { continue };
             let body = view::plain(self.sealer, &key, &row)?;
             if self.as_shown(&key, &body) != body {
-                self.replace(&place, &key, Some(row.clone()), row)?;
+                self.replace(&row_key, &key, Some(row.clone()), row)?;
             }
         }
         Ok(())

@@ -250,9 +250,9 @@ impl CommittedView {
         for entry in table.iter().map_err(reading)? {
             let mut row = LogRow::decode(entry.map_err(reading)?.1.value())?;
             if row.sealed {
-                let place = keys::encode(&row.key).ok_or(ReadError::Damaged("log key"))?;
+                let row_key = keys::encode(&row.key).ok_or(ReadError::Damaged("log key"))?;
                 let open = |body: &Bytes| {
-                    self.sealer.open(&place, body).ok_or(ReadError::Damaged("encrypted body in the log"))
+                    self.sealer.open(&row_key, body).ok_or(ReadError::Damaged("encrypted body in the log"))
                 };
                 row.object.body = open(&row.object.body)?;
                 if let Some(previous) = &mut row.previous {
@@ -308,8 +308,8 @@ pub(super) fn plain(sealer: &Sealer, key: &ObjectKey, row: &ObjectRow) -> Result
     if !row.sealed {
         return Ok(row.body.clone());
     }
-    let place = keys::encode(key).ok_or(ReadError::Damaged("key"))?;
-    sealer.open(&place, &row.body).ok_or(ReadError::Damaged("encrypted body"))
+    let row_key = keys::encode(key).ok_or(ReadError::Damaged("key"))?;
+    sealer.open(&row_key, &row.body).ok_or(ReadError::Damaged("encrypted body"))
 }
 
 /// A body as it is written: encrypted if it is that of a Secret.

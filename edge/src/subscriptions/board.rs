@@ -171,7 +171,7 @@ impl Board {
     }
 
     /// The selection itself, or a wider one that is being followed or is warm.
-    pub(super) fn place(&self, selection: &Selection) -> SelectionLookup {
+    pub(super) fn look_up(&self, selection: &Selection) -> SelectionLookup {
         let entries = self.entries.lock();
         let exact = entries.iter().find(|(_, entry)| entry.selection == *selection);
         let leaving = exact.is_some_and(|(_, entry)| entry.duty == Some(Duty::Forget));
@@ -189,9 +189,9 @@ impl Board {
         }
     }
 
-    /// As [`Self::place`], if the selection was found.
+    /// As [`Self::look_up`], if the selection was found.
     pub(super) fn covering(&self, selection: &Selection) -> Option<SubscriptionId> {
-        match self.place(selection) {
+        match self.look_up(selection) {
             SelectionLookup::At(subscription) => Some(subscription),
             SelectionLookup::Leaving | SelectionLookup::Nowhere => None,
         }
@@ -349,7 +349,7 @@ impl Board {
 
     /// Records that a wish has to wait. Returns whether to log that.
     pub(super) fn delay(&self, selection: &Selection) -> bool {
-        self.wishes.lock().get_mut(selection).is_some_and(|told| !std::mem::replace(told, true))
+        self.wishes.lock().get_mut(selection).is_some_and(|logged| !std::mem::replace(logged, true))
     }
 
     fn tell(&self) {

@@ -54,7 +54,7 @@ pub(super) struct SelectionEntry {
     pub(super) standing: Standing,
     pub(super) refused_at: Option<Instant>,
     /// Code of the last refusal that was reported to the operator.
-    told: Option<u16>,
+    reported: Option<u16>,
     /// Until it is done the selection is not followed, so that no inventory has a copy that is about to be deleted.
     pub(super) duty: Option<Duty>,
 }
@@ -70,7 +70,7 @@ impl SelectionEntry {
             claims: Claims::default(),
             standing: Standing::Idle,
             refused_at: None,
-            told: None,
+            reported: None,
             duty: None,
         }
     }
@@ -113,7 +113,7 @@ impl SelectionEntry {
             return self.refuse(*code, reason, now);
         }
         if standing == Standing::Live {
-            self.told = None;
+            self.reported = None;
             self.callers.live();
         }
         self.refused_at = None;
@@ -139,7 +139,7 @@ impl SelectionEntry {
             self.standing = Standing::Refused { code, reason: reason.to_owned() };
             self.refused_at = Some(now);
         }
-        self.told.replace(code) != Some(code)
+        self.reported.replace(code) != Some(code)
     }
 
     /// Records a client's request. A refusal that is old, or that concerned another caller, is cleared.

@@ -72,10 +72,10 @@ mod tests {
 
     #[tokio::test]
     async fn copies_are_read_beside_the_runtime_and_only_after_a_commit() {
-        let (commits, told) = watch::channel(0_u64);
+        let (commits, committed) = watch::channel(0_u64);
         let copies = BTreeSet::from([SubscriptionId(3), SubscriptionId(4)]);
         let reads: Arc<Mutex<Vec<ThreadId>>> = Arc::default();
-        let mut weights = Weights::new(told);
+        let mut weights = Weights::new(committed);
         let mut fails = false;
         for (step, reads_in_all) in [("first", 2), ("idle", 2), ("commit", 4), ("fails", 5), ("again", 7)] {
             if matches!(step, "commit" | "fails") {

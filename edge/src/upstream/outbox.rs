@@ -135,11 +135,11 @@ async fn conclude(
     if matches!(&answer, Ok(reply) if reply.code == 404) && report.key == upstream.node_key() {
         upstream.node_gone.notify_one();
     }
-    let verdict = match &answer {
-        Ok(reply) => verdict(&report.call.method, reply.code),
+    let outcome = match &answer {
+        Ok(reply) => outcome(&report.call.method, reply.code),
         Err(_) => ReportOutcome::Again,
     };
-    let verdict = match verdict {
+    let outcome = match outcome {
         ReportOutcome::Overtaken => overtaken(upstream, &report).await,
         ReportOutcome::Refused if failures.is_given_up(report.number) => ReportOutcome::Dropped,
         other => other,
@@ -149,10 +149,10 @@ async fn conclude(
         Err(error) => error.to_string(),
     };
     let text: String = text.chars().take(300).collect();
-    match verdict {
+    match outcome {
         ReportOutcome::Again | ReportOutcome::Refused | ReportOutcome::Overtaken => {
             debug!(key = %report.key, answer = %text, "a report will be sent again later");
-            failures.failed(report.number, verdict == ReportOutcome::Refused, rng);
+            failures.failed(report.number, outcome == ReportOutcome::Refused, rng);
             return;
         }
         ReportOutcome::Dropped => {
@@ -192,7 +192,7 @@ async fn overtaken(upstream: &Upstream, report: &Waiting) -> ReportOutcome {
     }
 }
 
-fn verdict(method: &str, code: u16) -> ReportOutcome {
+fn outcome(method: &str, code: u16) -> ReportOutcome {
     match code {
         // The parent of the object does not exist.
         404 if method == "POST" => ReportOutcome::Dropped,
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn answers_settle_drop_or_repeat() {
-        assert_eq!(verdict("POST", 404), ReportOutcome::Dropped);
-        assert_eq!(verdict("POST", 409), ReportOutcome::Settled);
-        assert_eq!(verdict("DELETE", 409), ReportOutcome::Settled);
+        assert_eq!(outcome("POST", 404), ReportOutcome::Dropped);
+        assert_eq!(outcome("POST", 409), ReportOutcome::Settled);
+        assert_eq!(outcome("DELETE", 409), ReportOutcome::Settled);
         for (code, expected) in [
             (200, ReportOutcome::Settled),
             (201, ReportOutcome::Settled),
@@ -260,7 +260,7 @@ mod tests {
             (429, ReportOutcome::Again),
             (503, ReportOutcome::Again),
         ] {
-            assert_eq!(verdict("PATCH", code), expected, "{code}");
+            assert_eq!(outcome("PATCH", code), expected, "{code}");
         }
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Projector {
     /// Whether Services changed since they were last counted.
     services_changed: bool,
     /// The logged reasons why pods are not led to the local API.
-    told: BTreeSet<NotRedirected>,
+    logged: BTreeSet<NotRedirected>,
     room: Room,
     metrics: Arc<WrapperMetrics>,
 }
@@ -69,7 +69,7 @@ impl Projector {
             seen: KeyMap::default(),
             families: BTreeMap::new(),
             services_changed: false,
-            told: BTreeSet::new(),
+            logged: BTreeSet::new(),
             room: Room::new(SHOWN_BYTES_MAX),
             metrics,
         }
@@ -296,7 +296,7 @@ impl Projector {
     /// Logs once for each reason that pods are not led to the local API although the settings require it.
     fn tell(&mut self, object: &ObjectKey, why: &NotRedirected) {
         // Annotations can produce any number of reasons.
-        if self.told.len() < REASONS_MAX && self.told.insert(why.clone()) {
+        if self.logged.len() < REASONS_MAX && self.logged.insert(why.clone()) {
             warn!(
                 %object, %why,
                 "the Service kubernetes leads pods to the API servers of the cluster, as if wrapper.localRewrite were \

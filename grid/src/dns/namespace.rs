@@ -32,8 +32,8 @@ impl Entry {
 
     /// Sets a slice, or removes it.
     pub(super) fn set_slice(&mut self, name: &str, slice: Option<Slice>) {
-        let place = self.slices.binary_search_by(|(known, _)| (**known).cmp(name));
-        match (place, slice) {
+        let found = self.slices.binary_search_by(|(known, _)| (**known).cmp(name));
+        match (found, slice) {
             (Ok(at), Some(slice)) => self.slices[at].1 = slice,
             (Ok(at), None) => drop(self.slices.remove(at)),
             (Err(at), Some(slice)) => {

@@ -32,7 +32,9 @@ fn known() -> Zone {
 
 fn addresses(finding: &Finding<'_>) -> Vec<String> {
     match finding {
-        Finding::Places(places) => places.addresses().map(|address| address.to_string()).collect(),
+        Finding::NamedAddresses(named_addresses) => {
+            named_addresses.addresses().map(|address| address.to_string()).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -81,9 +83,14 @@ fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
     );
     let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "One"}, {"addresses": ["fd00::"]}]);
     zone.set_slice("shop", "web-1", Some(("web", slice(&endpoints, &http()))));
-    let Finding::Places(places) = zone.find("web.shop.svc") else { panic!("it has addresses") };
-    assert_eq!(places.addresses().map(|one| one.to_string()).collect::<Vec<_>>(), ["10.96.0.1", "fd00::1"]);
-    assert_eq!((places.len(), places.iter().count()), (4, 4), "once for each port");
+    let Finding::NamedAddresses(named_addresses) = zone.find("web.shop.svc") else {
+        panic!("it has addresses")
+    };
+    assert_eq!(
+        named_addresses.addresses().map(|one| one.to_string()).collect::<Vec<_>>(),
+        ["10.96.0.1", "fd00::1"]
+    );
+    assert_eq!((named_addresses.len(), named_addresses.iter().count()), (4, 4), "once for each port");
     assert_eq!(addresses(&zone.find("_dns._udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
     assert_eq!(addresses(&zone.find("dns.udp.web.shop.svc")), ["10.96.0.1", "fd00::1"]);
     assert_eq!(zone.find("_dns._tcp.web.shop.svc"), Finding::NoName);
@@ -107,9 +114,11 @@ fn a_headless_service_leads_to_ready_endpoints() {
     ]);
     zone.set_slice("shop", "db-1", Some(("db", slice(&endpoints, &Value::Null))));
     assert_eq!(addresses(&zone.find("db.shop.svc")), ["10.0.0.1", "10.0.0.3", "10.0.0.4"]);
-    let Finding::Places(places) = zone.find("10-0-0-3.db.shop.svc") else { panic!("it is ready") };
-    let place = places.iter().next().unwrap();
-    assert_eq!((place.port, place.label.as_deref()), (None, Some("10-0-0-3")));
+    let Finding::NamedAddresses(named_addresses) = zone.find("10-0-0-3.db.shop.svc") else {
+        panic!("it is ready")
+    };
+    let named = named_addresses.iter().next().unwrap();
+    assert_eq!((named.port, named.label.as_deref()), (None, Some("10-0-0-3")));
     // The slice moves to another Service, and is then removed.
     zone.set_slice("shop", "db-1", Some(("other", slice(&endpoints, &Value::Null))));
     assert_eq!(zone.find("db.shop.svc"), Finding::NoName);
@@ -207,10 +216,10 @@ fn ports_times_endpoints_are_not_made_for_a_question() {
     let growth = Growth::begin();
     for (asked, all) in [("db", 4_000_000), ("_p7-42._tcp.db", 200), ("10-0-0-7.db", 20_000)] {
         let asked = format!("{asked}.shop.svc");
-        let Finding::Places(places) = zone.find(&asked) else { panic!("{asked}") };
-        assert_eq!(places.len(), all, "{asked}");
-        assert_eq!(places.iter().take(100).count(), 100, "{asked}");
-        let addresses: BTreeSet<_> = places.addresses().collect();
+        let Finding::NamedAddresses(named_addresses) = zone.find(&asked) else { panic!("{asked}") };
+        assert_eq!(named_addresses.len(), all, "{asked}");
+        assert_eq!(named_addresses.iter().take(100).count(), 100, "{asked}");
+        let addresses: BTreeSet<_> = named_addresses.addresses().collect();
         assert_eq!(addresses.len(), if asked.starts_with("10-0-0-7") { 1 } else { 200 }, "{asked}");
     }
     assert_eq!(zone.find("_p7-142._tcp.db.shop.svc"), Finding::NoName);

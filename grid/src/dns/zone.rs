@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use core::net::IpAddr;
 
+use super::named_addresses::{Asked, NamedAddresses};
 use super::namespace::{Entry, Namespace};
 use super::owners::Owners;
-use super::places::{Asked, Places};
 use super::records::{Endpoint, Service, Slice, Target};
 use crate::endpoints::ServiceName;
 use crate::hosts::Hosts;
@@ -47,7 +47,7 @@ pub enum Finding<'z> {
     /// A Service that leads to another name.
     External(&'z str),
     /// Addresses, with ports; at least one.
-    Places(Places<'z>),
+    NamedAddresses(NamedAddresses<'z>),
     /// A uniform name.
     Uniform(&'z [IpAddr]),
     /// The name of a pod's address.
@@ -206,9 +206,9 @@ impl Zone {
         if own.is_some_and(|(ports, own)| own.is_empty() && ports.iter().any(|port| asked.matches(port))) {
             return Finding::Empty;
         }
-        let places = Places::new((entry_name, name), own, entry, asked);
-        if !places.is_empty() {
-            return Finding::Places(places);
+        let named_addresses = NamedAddresses::new((entry_name, name), own, entry, asked);
+        if !named_addresses.is_empty() {
+            return Finding::NamedAddresses(named_addresses);
         }
         // A pod of a grid may have this name, but the grids are not known here yet.
         let may_be_uniform = object.of_grid && is_endpoint;

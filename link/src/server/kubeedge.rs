@@ -23,8 +23,8 @@ const SHOWN_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum KubeEdgeRefusal {
     /// Header or path name another node than the certificate.
-    #[error("the certificate belongs to node {certified}, but the {place} of the request names {claimed:?}")]
-    OtherNode { certified: NodeId, place: &'static str, claimed: String },
+    #[error("the certificate belongs to node {certified}, but the {part} of the request names {claimed:?}")]
+    OtherNode { certified: NodeId, part: &'static str, claimed: String },
     /// The connection would not carry messages.
     #[error(
         "header ConnectionUse is {found:?}, but only \"msg\" is supported here; clients other than KubeEdge use WebSocket subprotocol tombolo.v1"
@@ -44,9 +44,9 @@ impl KubeEdgeRefusal {
 
 /// Checks a request of the node that the certificate names.
 pub(super) fn judge(node: &NodeId, path: &str, headers: &HeaderMap) -> Result<(), KubeEdgeRefusal> {
-    let other = |place, claimed: &str| KubeEdgeRefusal::OtherNode {
+    let other = |part, claimed: &str| KubeEdgeRefusal::OtherNode {
         certified: node.clone(),
-        place,
+        part,
         claimed: claimed.chars().take(SHOWN_MAX).collect(),
     };
     for value in headers.get_all(NODE_ID) {

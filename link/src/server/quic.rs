@@ -114,9 +114,9 @@ impl Listener {
                 };
                 // An ignored client returns: it repeats its first packet after a second.
                 match context.door.enter(incoming.remote_address().ip()) {
-                    Ok(place) => {
+                    Ok(slot) => {
                         pace.turn().await;
-                        let handshake = receive(context.clone(), place, incoming);
+                        let handshake = receive(context.clone(), slot, incoming);
                         context.tasks.spawn_isolated("handshake", async move {
                             let _unproven = unproven;
                             handshake.await;
@@ -137,15 +137,15 @@ impl Listener {
 }
 
 /// Handles a first packet until its sender is authenticated.
-async fn receive(context: HandshakeContext, place: Waiting, incoming: Incoming) {
+async fn receive(context: HandshakeContext, slot: Waiting, incoming: Incoming) {
     let remote = incoming.remote_address();
-    if !place.spoke() {
+    if !slot.spoke() {
         return incoming.ignore();
     }
-    let queue = tokio::time::timeout(context.limits.handshake_timeout, place.work());
+    let queue = tokio::time::timeout(context.limits.handshake_timeout, slot.work());
     match context.drain.until_started(queue).await {
-        Some(Ok(Some(place))) => {
-            context.admit(remote, place, accept_link(incoming).boxed()).boxed().await;
+        Some(Ok(Some(slot))) => {
+            context.admit(remote, slot, accept_link(incoming).boxed()).boxed().await;
         }
         Some(Ok(None)) => incoming.ignore(),
         Some(Err(_)) => {

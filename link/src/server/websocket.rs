@@ -59,10 +59,10 @@ impl Listener {
                 match self.tcp.accept().await {
                     // Without a slot it is closed here.
                     Ok((stream, remote)) => match context.door.enter(remote.ip()) {
-                        Ok(place) => {
+                        Ok(slot) => {
                             let (context, acceptor) = (context.clone(), acceptor.clone());
                             let tasks = context.tasks.clone();
-                            let work = receive(context, place, acceptor, (stream, remote), self.kubeedge);
+                            let work = receive(context, slot, acceptor, (stream, remote), self.kubeedge);
                             tasks.spawn_isolated("handshake", work);
                         }
                         Err(reason) => tracing::debug!(%remote, %reason, "connection refused"),
@@ -82,7 +82,7 @@ impl Listener {
 /// future reserves room for everything it may await.
 async fn receive(
     context: HandshakeContext,
-    place: Waiting,
+    slot: Waiting,
     acceptor: TlsAcceptor,
     (stream, remote): (TcpStream, SocketAddr),
     kubeedge: bool,
@@ -90,8 +90,8 @@ async fn receive(
     let mut first = [0];
     let spoke = tokio::select! {
         // A socket may be reported as readable when it is not; peeking shows it.
-        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && place.spoke(),
-        () = place.evicted() => false,
+        peeked = stream.peek(&mut first) => peeked.is_ok_and(|len| len > 0) && slot.spoke(),
+        () = slot.evicted() => false,
         () = tokio::time::sleep(context.limits.silence_timeout) => false,
         () = context.drain.started() => return,
     };
@@ -99,10 +99,10 @@ async fn receive(
         context.stats.silent.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    let queue = tokio::time::timeout(context.limits.handshake_timeout, place.work());
+    let queue = tokio::time::timeout(context.limits.handshake_timeout, slot.work());
     match context.drain.until_started(queue).await {
-        Some(Ok(Some(place))) => {
-            context.admit(remote, place, upgrade(acceptor, stream, remote, kubeedge).boxed()).boxed().await;
+        Some(Ok(Some(slot))) => {
+            context.admit(remote, slot, upgrade(acceptor, stream, remote, kubeedge).boxed()).boxed().await;
         }
         Some(Ok(None)) => drop(context.stats.silent.fetch_add(1, Ordering::Relaxed)),
         Some(Err(_)) => {

@@ -86,7 +86,7 @@ pub(super) fn weight(payload: &[u8]) -> usize {
 
 /// Position and subscription of a delivery, whatever else is wrong with it. None when the payload is not a delivery, or
 /// has no position.
-pub(super) fn place(payload: &[u8]) -> Option<(Seq, SubscriptionId)> {
+pub(super) fn delivery_position(payload: &[u8]) -> Option<(Seq, SubscriptionId)> {
     let mut fields = Fields(payload);
     let (DELIVER, Value::Bytes(delivery)) = fields.next()?.ok()? else { return None };
     if !fields.0.is_empty() {

@@ -78,7 +78,7 @@ proptest! {
         seq in 1..u64::MAX,
         subscription in any::<u32>(),
     ) {
-        let place = |bytes: Bytes| match decode(bytes) {
+        let found = |bytes: Bytes| match decode(bytes) {
             Ok(Frame::Deliver(deliver)) => (deliver.seq.0, deliver.subscription.0),
             Ok(Frame::Undecodable(lost)) => {
                 assert!(lost.reason.len() <= limits::SENTENCE_LEN_MAX && !lost.reason.is_empty());
@@ -100,7 +100,7 @@ proptest! {
                 _ => odd.dependencies[0].resource.clone_from(text),
             }
             let frame = wire::Frame { kind: Some(wire::frame::Kind::Deliver(odd)) };
-            prop_assert_eq!(place(frame.encode_to_vec().into()), (seq, subscription));
+            prop_assert_eq!(found(frame.encode_to_vec().into()), (seq, subscription));
         }
         // Invalid protobuf after position and subscription; some of it may state other values, as a later field may.
         let mut body = wire::Deliver { seq, subscription, ..wire::Deliver::default() }.encode_to_vec();
@@ -108,7 +108,7 @@ proptest! {
         let mut bytes = vec![1 << 3 | 2];
         prost::encode_length_delimiter(body.len(), &mut bytes).expect("a Vec grows");
         bytes.extend(body);
-        place(bytes.into());
+        found(bytes.into());
     }
 
     /// The decoder accepts exactly what the encoder sends.

@@ -28,8 +28,8 @@ fn is_not_found(answer: &Frame, name: &str) -> bool {
     if content.as_str().is_some_and(|said| said.contains(&format!("{name:?} not found"))) {
         return true;
     }
-    let places = ["/ErrStatus", "/Err/ErrStatus", "/Error/ErrStatus", "/body"];
-    let mut statuses = places.iter().filter_map(|place| content.pointer(place));
+    let pointers = ["/ErrStatus", "/Err/ErrStatus", "/Error/ErrStatus", "/body"];
+    let mut statuses = pointers.iter().filter_map(|pointer| content.pointer(pointer));
     statuses.any(|status| {
         status["reason"] == "NotFound"
             && status["code"] == 404

@@ -143,26 +143,26 @@ impl Comparison<'_> {
     }
 
     /// Compares errors: the members that programs read must be equal; the message may differ.
-    fn failure(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
+    fn failure(&mut self, pointer: &str, one: &Value, other: &Value) -> ComparisonResult {
         if one.is_object() && one.get("ErrStatus").is_none() && other.get("ErrStatus").is_some() {
             self.rules.push(Rule::WholeStatus);
             return Ok(());
         }
-        self.status(&format!("{place}/ErrStatus"), &one["ErrStatus"], &other["ErrStatus"])
+        self.status(&format!("{pointer}/ErrStatus"), &one["ErrStatus"], &other["ErrStatus"])
     }
 
-    fn status(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
-        for pointer in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
+    fn status(&mut self, pointer: &str, one: &Value, other: &Value) -> ComparisonResult {
+        for suffix in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
             // A KubeEdge cloud that answers from its caches names no group.
-            if pointer == "/details/group" && one.pointer(pointer).is_none() {
+            if suffix == "/details/group" && one.suffix(suffix).is_none() {
                 continue;
             }
             // Go either omits or writes empty texts.
-            let said = |status: &'_ Value| status.pointer(pointer).filter(|text| **text != "").cloned();
+            let said = |status: &'_ Value| status.suffix(suffix).filter(|text| **text != "").cloned();
             if said(one) != said(other) {
-                let shown = |status: &Value| short(status.pointer(pointer).unwrap_or(&Value::Null));
+                let shown = |status: &Value| short(status.suffix(suffix).unwrap_or(&Value::Null));
                 return mismatch(
-                    &format!("{place}{pointer}"),
+                    &format!("{pointer}{suffix}"),
                     format!("{} was recorded, {} arrived", shown(one), shown(other)),
                 );
             }
@@ -196,22 +196,22 @@ impl Comparison<'_> {
         if is_document(&recorded.application("Key")) {
             return self.document(one, other);
         }
-        let place = "/content/RespBody";
+        let pointer = "/content/RespBody";
         let body = |content: &Value| {
             content["RespBody"].as_str().map(|text| body_json(text).ok_or_else(|| text.to_owned()))
         };
         match (body(one), body(other)) {
             (None, None) => Ok(()),
-            (Some(Ok(one)), Some(Ok(other))) => self.body(place, &one, &other),
+            (Some(Ok(one)), Some(Ok(other))) => self.body(pointer, &one, &other),
             (Some(Err(one)), Some(Err(other))) if one == other => Ok(()),
-            (one, other) => mismatch(place, format!("{one:?} was recorded, {other:?} arrived")),
+            (one, other) => mismatch(pointer, format!("{one:?} was recorded, {other:?} arrived")),
         }
     }
 
     /// Compares the request that an answer repeats.
     fn asked(&mut self, member: &str, one: &Value, other: &Value) -> ComparisonResult {
         let open = |value: &Value| value.as_str().and_then(|text| opened(member, text));
-        let place = format!("/content/{member}");
+        let pointer = format!("/content/{member}");
         match (open(one), open(other)) {
             (Some(mut recorded), Some(mut live)) if one != other => {
                 // The recorded identifiers in the run's terms, as far as they were known when the request was sent.
@@ -221,12 +221,12 @@ impl Comparison<'_> {
                 match recorded == live {
                     true => Ok(()),
                     false => mismatch(
-                        &place,
+                        &pointer,
                         format!("{} was recorded, {} arrived", short(&recorded), short(&live)),
                     ),
                 }
             }
-            _ => self.value(&place, "", one, other),
+            _ => self.value(&pointer, "", one, other),
         }
     }
 
@@ -252,9 +252,9 @@ impl Comparison<'_> {
     }
 
     /// Compares bodies. A list's items are a set.
-    fn body(&mut self, place: &str, one: &Value, other: &Value) -> ComparisonResult {
+    fn body(&mut self, pointer: &str, one: &Value, other: &Value) -> ComparisonResult {
         if !one["items"].is_array() || !other["items"].is_array() {
-            return self.value(place, "", one, other);
+            return self.value(pointer, "", one, other);
         }
         let (mut items, others) = (named_items(one), named_items(other));
         let is_named =
@@ -293,7 +293,7 @@ impl Comparison<'_> {
             members.insert("items".to_owned(), Value::Array(items));
             Value::Object(members)
         };
-        self.value(place, "", &whole(one, sorted(items)), &whole(other, sorted(&others)))
+        self.value(pointer, "", &whole(one, sorted(items)), &whole(other, sorted(&others)))
     }
 
     fn document(&mut self, one: &Value, other: &Value) -> ComparisonResult {
@@ -341,22 +341,22 @@ fn named_items(list: &Value) -> Vec<Value> {
 fn sentence(status: &Value, said: &Value) -> ComparisonResult {
     const CODES: [(&str, u64); 4] =
         [("NotFound", 404), ("Forbidden", 403), ("AlreadyExists", 409), ("Conflict", 409)];
-    let place = "/content/ErrStatus";
+    let pointer = "/content/ErrStatus";
     if status["status"] != "Failure" {
         return mismatch(
-            &format!("{place}/status"),
+            &format!("{pointer}/status"),
             format!("{} is not a failure", short(&status["status"])),
         );
     }
     let known = CODES.iter().find(|(reason, _)| status["reason"] == **reason);
     let known = known.or_else(|| CODES.iter().find(|(_, code)| status["code"] == *code));
     if known.is_some_and(|(reason, code)| status["reason"] != *reason || status["code"] != *code) {
-        return mismatch(&format!("{place}/code"), "reason and code do not match");
+        return mismatch(&format!("{pointer}/code"), "reason and code do not match");
     }
     let name = status.pointer("/details/name").and_then(Value::as_str).unwrap_or_default();
     if !said.as_str().is_some_and(|said| said.contains(name)) {
         return mismatch(
-            &format!("{place}/details/name"),
+            &format!("{pointer}/details/name"),
             format!("{name:?} was recorded, {} arrived", short(said)),
         );
     }

@@ -14,7 +14,7 @@ impl Comparison<'_> {
     pub(super) fn allotted(
         &mut self,
         parent: &str,
-        place: &str,
+        pointer: &str,
         name: &str,
         sides: (&Value, &Value),
     ) -> Option<ComparisonResult> {
@@ -22,7 +22,7 @@ impl Comparison<'_> {
         if one != other {
             self.rules.push(Rule::ClusterAdds);
         }
-        Some(self.pair(Sort::Allotted, scope(name), &one, &other, place))
+        Some(self.pair(Sort::Allotted, scope(name), &one, &other, pointer))
     }
 }
 

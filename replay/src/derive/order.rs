@@ -90,8 +90,8 @@ impl LinePositions {
         for object in frame.objects() {
             let (uid, shown) = version(&object);
             let ends = frame.operation() == "delete";
-            let lines = self.late(&uid, at, |told| {
-                (told.verb == Verb::Delete) == ends && (ends || !is_newer(&told.revision, &shown))
+            let lines = self.late(&uid, at, |line| {
+                (line.verb == Verb::Delete) == ends && (ends || !is_newer(&line.revision, &shown))
             });
             lines.into_iter().for_each(|line| self.before(line, at));
         }
@@ -102,7 +102,7 @@ impl LinePositions {
         for object in reply.objects() {
             let (uid, shown) = version(&object);
             let lines =
-                self.late(&uid, asked, |told| told.verb != Verb::Delete && !is_newer(&told.revision, &shown));
+                self.late(&uid, asked, |line| line.verb != Verb::Delete && !is_newer(&line.revision, &shown));
             lines.into_iter().for_each(|line| self.before(line, asked));
         }
         if !reply.says_not_found() {
@@ -126,8 +126,8 @@ impl LinePositions {
             let Some(lines) = self.by_uid.get(&uid) else { continue };
             let between: Vec<(usize, bool)> = lines
                 .iter()
-                .filter(|told| told.index > asked && told.index < answered && told.verb != Verb::Delete)
-                .map(|told| (told.index, creates || told.revision == made || is_newer(&told.revision, &made)))
+                .filter(|line| line.index > asked && line.index < answered && line.verb != Verb::Delete)
+                .map(|line| (line.index, creates || line.revision == made || is_newer(&line.revision, &made)))
                 .collect();
             for (line, after) in between {
                 if after {
@@ -142,6 +142,6 @@ impl LinePositions {
     /// Lines of an object that come after this line.
     fn late(&self, uid: &str, at: usize, wanted: impl Fn(&ApiLine) -> bool) -> Vec<usize> {
         let lines = self.by_uid.get(uid).into_iter().flatten();
-        lines.filter(|told| told.index > at && wanted(told)).map(|told| told.index).collect()
+        lines.filter(|line| line.index > at && wanted(line)).map(|line| line.index).collect()
     }
 }

@@ -33,15 +33,15 @@ pub(super) fn completed(transcript: &Transcript) -> Transcript {
         let kind = Key::of_object(object).kind;
         let mut forgotten = Vec::new();
         missing("", object, whole, &mut forgotten);
-        forgotten.retain(|(place, value)| {
+        forgotten.retain(|(pointer, value)| {
             let says = !value.is_null() && value.as_object().is_none_or(|members| !members.is_empty());
-            says && !known.contains(&(kind.clone(), anywhere(place)))
+            says && !known.contains(&(kind.clone(), anywhere(pointer)))
         });
         if let Event::Down(frame) = &mut line.event
             && !forgotten.is_empty()
         {
             transcript.forgotten += 1;
-            forgotten.into_iter().for_each(|(place, value)| put(frame, &place, value));
+            forgotten.into_iter().for_each(|(pointer, value)| put(frame, &pointer, value));
         }
     }
     transcript
@@ -75,28 +75,28 @@ fn version(object: &Value) -> Version {
 
 /// Kind and pointers of all members of an object.
 fn members(object: &Value) -> Vec<(String, String)> {
-    let (kind, mut places) = (Key::of_object(object).kind, Vec::new());
-    collect("", object, &mut places);
-    places.into_iter().map(|place| (kind.clone(), place)).collect()
+    let (kind, mut pointers) = (Key::of_object(object).kind, Vec::new());
+    collect("", object, &mut pointers);
+    pointers.into_iter().map(|pointer| (kind.clone(), pointer)).collect()
 }
 
-fn collect(place: &str, value: &Value, places: &mut Vec<String>) {
-    places.push(anywhere(place));
+fn collect(pointer: &str, value: &Value, pointers: &mut Vec<String>) {
+    pointers.push(anywhere(pointer));
     match value {
         Value::Object(members) => {
-            members.iter().for_each(|(name, value)| collect(&inside(place, name), value, places));
+            members.iter().for_each(|(name, value)| collect(&inside(pointer, name), value, pointers));
         }
-        Value::Array(items) => items.iter().for_each(|item| collect(&inside(place, "0"), item, places)),
+        Value::Array(items) => items.iter().for_each(|item| collect(&inside(pointer, "0"), item, pointers)),
         _ => {}
     }
 }
 
 /// The members that the whole object has and the typed one lacks, by pointer.
-fn missing(place: &str, typed: &Value, whole: &Value, found: &mut Vec<(String, Value)>) {
+fn missing(pointer: &str, typed: &Value, whole: &Value, found: &mut Vec<(String, Value)>) {
     match (typed, whole) {
         (Value::Object(known), Value::Object(all)) => {
             for (name, value) in all {
-                let inner = inside(place, name);
+                let inner = inside(pointer, name);
                 match known.get(name).filter(|known| !known.is_null()) {
                     Some(known) => missing(&inner, known, value, found),
                     None => found.push((inner, value.clone())),
@@ -105,29 +105,29 @@ fn missing(place: &str, typed: &Value, whole: &Value, found: &mut Vec<(String, V
         }
         (Value::Array(known), Value::Array(all)) if known.len() == all.len() => {
             let pairs = known.iter().zip(all).enumerate();
-            pairs.for_each(|(index, (known, all))| missing(&format!("{place}/{index}"), known, all, found));
+            pairs.for_each(|(index, (known, all))| missing(&format!("{pointer}/{index}"), known, all, found));
         }
         _ => {}
     }
 }
 
-fn inside(place: &str, name: &str) -> String {
-    format!("{place}/{}", name.replace('~', "~0").replace('/', "~1"))
+fn inside(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 /// A pointer with every list index replaced, so that it matches any entry.
-fn anywhere(place: &str) -> String {
+fn anywhere(pointer: &str) -> String {
     let is_index = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = place.split('/').map(|part| if is_index(part) { "*" } else { part });
+    let parts = pointer.split('/').map(|part| if is_index(part) { "*" } else { part });
     parts.collect::<Vec<_>>().join("/")
 }
 
 /// Adds a member to the object of a frame.
-fn put(frame: &mut Frame, place: &str, value: Value) {
+fn put(frame: &mut Frame, pointer: &str, value: Value) {
     let content = &mut frame.as_json_mut()["content"];
     let wrapped = content.get("Err").is_some() && content.get("Object").is_some();
     let object = if wrapped { &mut content["Object"] } else { content };
-    let Some((around, name)) = place.rsplit_once('/') else { return };
+    let Some((around, name)) = pointer.rsplit_once('/') else { return };
     if let Some(members) = object.pointer_mut(around).and_then(Value::as_object_mut) {
         members.insert(name.replace("~1", "/").replace("~0", "~"), value);
     }

@@ -299,14 +299,14 @@ fn deliver(json: &Value) -> Read<Deliver> {
     };
     let namespace = if namespace == "null" { "" } else { namespace };
     let key = ObjectKey::new(resource(text(json, "/deliver/resource")?)?, namespace, name);
-    let mut told = json["deliver"].clone();
-    told["resourceVersion"] = json["header"]["resourceversion"].clone();
-    let known = !text(&told, "/uid")?.is_empty();
+    let mut delivery = json["deliver"].clone();
+    delivery["resourceVersion"] = json["header"]["resourceversion"].clone();
+    let known = !text(&delivery, "/uid")?.is_empty();
     let change = match text(json, "/route/operation")? {
         "absent" => Change::Absent { key },
         "unreadable" => Change::Unreadable { key },
-        "adopt" => Change::Adopt { key, version: version(&told)? },
-        "delete" => Change::Delete { key, version: known.then(|| version(&told)).transpose()? },
+        "adopt" => Change::Adopt { key, version: version(&delivery)? },
+        "delete" => Change::Delete { key, version: known.then(|| version(&delivery)).transpose()? },
         _ => {
             let mut body = json["content"].clone();
             if let Some(metadata) = body.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -315,7 +315,7 @@ fn deliver(json: &Value) -> Read<Deliver> {
             let listed = json["deliver"]["dependencies"].as_array();
             let dependencies = listed.into_iter().flatten().map(self::key).collect::<Read<_>>()?;
             let body = Bytes::from(body.to_string());
-            Change::Upsert(SharedObject::new(key, version(&told)?, body, dependencies).into())
+            Change::Upsert(SharedObject::new(key, version(&delivery)?, body, dependencies).into())
         }
     };
     Ok(Deliver { seq: Seq(position(json, "/header/msg_id")?), subscription: subscription(json)?, change })

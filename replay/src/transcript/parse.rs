@@ -116,8 +116,8 @@ fn fault(line: usize, text: &str, problem: &str) -> TranscriptError {
 impl TranscriptError {
     /// The same error at a member of the line, if the line has it.
     fn at(mut self, text: &str, member: &str) -> Self {
-        if let Some(place) = text.find(&format!("\"{member}\"")) {
-            self.column = place + 1;
+        if let Some(found) = text.find(&format!("\"{member}\"")) {
+            self.column = found + 1;
         }
         self
     }

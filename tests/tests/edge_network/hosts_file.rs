@@ -18,10 +18,10 @@ const REFUSED: &str = "the hosts file cannot be written";
 
 /// A program that runs the agent with a folder on a file system that is mounted read-only, which root cannot write to
 /// either.
-fn with_read_only(folder: &Path, place: &Path) -> PathBuf {
+fn with_read_only(folder: &Path, temporary: &Path) -> PathBuf {
     let (agent, folder) = (binary("edgecore").unwrap(), folder.display());
     let inner = format!("mount -t tmpfs -o ro tmpfs '{folder}' && exec '{}' \"$@\"", agent.display());
-    let script = place.join("edgecore");
+    let script = temporary.join("edgecore");
     let text = format!(
         "#!/bin/sh\nexec unshare --mount --propagation private sh -c '{}' sh \"$@\"\n",
         quoted(&inner)
@@ -52,8 +52,8 @@ async fn a_read_only_folder_is_told_once_and_disturbs_nothing_else() {
     leads_to(dns, UNIFORM, &["10.1.0.10"]).await;
     cluster.world.kill_edge(NODE);
     let before = refusals(&cluster);
-    let (place, folder) = (tempfile::tempdir().unwrap(), cluster.hosts.parent().unwrap().to_owned());
-    let agent = with_read_only(&folder, place.path());
+    let (temporary, folder) = (tempfile::tempdir().unwrap(), cluster.hosts.parent().unwrap().to_owned());
+    let agent = with_read_only(&folder, temporary.path());
     cluster.world.start_edge_program(NODE, &agent).await.unwrap();
     leads_to(dns, UNIFORM, &["10.1.0.10"]).await;
     wait_for("a line in the log", DEADLINE, || async {

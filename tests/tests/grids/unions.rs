@@ -61,11 +61,11 @@ async fn follow(api: Api) {
         let pod = &child["spec"]["template"]["spec"];
         let own = pod["containers"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "echo"));
         let Some(own) = own else { return false };
-        let (volume, place, probe) = (&pod["volumes"][0], &own["env"][0], &own["livenessProbe"]);
+        let (volume, variable, probe) = (&pod["volumes"][0], &own["env"][0], &own["livenessProbe"]);
         volume["hostPath"]["path"] == "/data"
             && volume["emptyDir"].is_null()
-            && place["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
-            && place["value"].is_null()
+            && variable["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+            && variable["value"].is_null()
             && probe["exec"]["command"] == json!(["true"])
             && probe["httpGet"].is_null()
             && child["spec"]["strategy"] == json!({"type": "Recreate"})

@@ -10,8 +10,8 @@ const NODE: &str = "edge-a";
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_opens_as_many_files_as_it_may() {
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
-    let place = tempfile::tempdir().unwrap();
-    let program = place.path().join("edgecore");
+    let temporary = tempfile::tempdir().unwrap();
+    let program = temporary.path().join("edgecore");
     let agent = binary("edgecore").unwrap();
     let text = format!("#!/bin/sh\nulimit -S -n 256\nexec '{}' \"$@\"\n", agent.display());
     fs::write(&program, text).unwrap();

@@ -7,10 +7,10 @@ use serde_json::Value;
 use tombolo_replay::{Event, Frame, Happening, Transcript, judge};
 
 /// The reason why a replay need not detect a change in this place of this frame; none if it must.
-fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static str> {
+fn unseen(origin: &Transcript, frame: &Frame, pointer: &str) -> Option<&'static str> {
     let content = frame.content();
     if frame.is_tombolo()
-        && let Some(reason) = unseen_in_frame(frame, place)
+        && let Some(reason) = unseen_in_frame(frame, pointer)
     {
         return Some(reason);
     }
@@ -18,16 +18,16 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
         let value = metadata[name].as_str().unwrap_or("none");
         origin.to_text().matches(&format!("\"{name}\":\"{value}\"")).count() == 1
     };
-    if place.ends_with("/lastHeartbeatTime") && origin.to_text().contains("/nodestatus/") {
+    if pointer.ends_with("/lastHeartbeatTime") && origin.to_text().contains("/nodestatus/") {
         return Some("heartbeats of older edges get the time of the run");
     }
     if frame.group() == "twin" {
         return Some("a KubeEdge cloud need not confirm the reports of a twin");
     }
-    if place == "/content/Object/metadata/resourceVersion" && origin.has_api_lines() {
+    if pointer == "/content/Object/metadata/resourceVersion" && origin.has_api_lines() {
         return Some("a later frame that shows this version is compared, unless a rule excuses it");
     }
-    if place == "/header/resourceversion" && content == "OK" {
+    if pointer == "/header/resourceversion" && content == "OK" {
         return Some("nothing refers to this version");
     }
     if frame.is_hub_notice() {
@@ -38,15 +38,17 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
     }
     // The custom kind of `typed.jsonl`, if its definition was removed with the lines of the API.
     let is_goose = frame.is_push() && frame.key().is_some_and(|key| key.kind == "goose");
-    if place == "/content/metadata/uid" && is_goose && !origin.to_text().contains("CustomResourceDefinition")
+    if pointer == "/content/metadata/uid"
+        && is_goose
+        && !origin.to_text().contains("CustomResourceDefinition")
     {
         return Some("the run's cluster does not serve this kind, so that nothing is compared");
     }
-    match place {
+    match pointer {
         "/content/ErrStatus/message" | "/content/ErrStatus/details/kind" => Some("text for people"),
         "/header/timestamp" => Some("the time of sending differs in each run"),
         "/header/msg_id" => Some("an id only matters where a later message repeats it"),
-        _ if place.contains("/managedFields/") => {
+        _ if pointer.contains("/managedFields/") => {
             Some("bookkeeping of the API server, which deliveries leave out")
         }
         "/content/Err/ErrStatus/message" | "/content/Err/ErrStatus/details/kind" => Some("text for people"),
@@ -57,21 +59,21 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
         _ if frame.resource().contains("/certificatesigningrequest/")
             && ["/spec/username", "/spec/uid", "/spec/groups/", "/spec/extra/"]
                 .iter()
-                .any(|part| place.contains(part)) =>
+                .any(|part| pointer.contains(part)) =>
         {
             Some("certificates are requested in the name of the node")
         }
-        _ if place.contains("/ErrStatus/details/causes/") => Some("text for people"),
+        _ if pointer.contains("/ErrStatus/details/causes/") => Some("text for people"),
         _ if frame.describes_cluster()
-            && place.starts_with("/content/body/")
-            && place != "/content/body/kind" =>
+            && pointer.starts_with("/content/body/")
+            && pointer != "/content/body/kind" =>
         {
             Some("documents about the cluster describe the run's cluster")
         }
         "/content" if frame.resource() == "k8s/ca.crt" => {
             Some("documents about the cluster describe the run's cluster")
         }
-        _ if place.starts_with("/content/Object/") && !content["Err"].is_null() => {
+        _ if pointer.starts_with("/content/Object/") && !content["Err"].is_null() => {
             Some("only the presence of an object beside an error matters")
         }
         "/content/Object/metadata/resourceVersion"
@@ -82,7 +84,7 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
         "/content/metadata/uid" if occurs_once("uid", &content["metadata"]) => {
             Some("nothing refers to this UID")
         }
-        _ if content["kind"] == "TokenRequest" => match place {
+        _ if content["kind"] == "TokenRequest" => match pointer {
             "/content/status/token"
             | "/content/status/expirationTimestamp"
             | "/content/metadata/creationTimestamp" => Some("a token is secret and new in each run"),
@@ -96,9 +98,9 @@ fn unseen(origin: &Transcript, frame: &Frame, place: &str) -> Option<&'static st
 }
 
 /// The same for fields that only frames of dialect `tombolo` have.
-fn unseen_in_frame(frame: &Frame, place: &str) -> Option<&'static str> {
+fn unseen_in_frame(frame: &Frame, pointer: &str) -> Option<&'static str> {
     let failed = frame.content()["code"].as_u64().is_some_and(|code| code >= 400);
-    match place {
+    match pointer {
         "/deliver/hash" => Some("a hash of the bytes of the run"),
         "/header/resourceversion" if frame.operation() == "adopt" => {
             Some("a copy of the version in the content, which is compared")
@@ -130,7 +132,7 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
     assert!(cases.len() > 100, "only {} changes", cases.len());
     if std::env::var(MUTATIONS_VARIABLE).as_deref() != Ok("all") {
         let mut forms = BTreeSet::new();
-        cases.retain(|(index, place)| forms.insert(form(origin, *index, place.as_deref())));
+        cases.retain(|(index, pointer)| forms.insert(form(origin, *index, pointer.as_deref())));
     }
     let next = AtomicUsize::new(0);
     let missed: Vec<&(usize, Option<String>)> = std::thread::scope(|scope| {
@@ -147,15 +149,15 @@ pub(crate) fn every_change_is_seen(origin: &Transcript, run: &[Happening]) {
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker panicked")).collect()
     });
     let mut wrong = Vec::new();
-    for (index, place) in missed {
+    for (index, pointer) in missed {
         let line = &origin.lines[*index];
         let Event::Down(frame) = &line.event else { continue };
-        let place = place.as_deref().unwrap_or(TAKEN_AWAY);
-        let reason = (place == TAKEN_AWAY).then(|| unmissed(origin, *index)).flatten();
-        match reason.or_else(|| unseen(origin, frame, place)).or_else(|| held(run, frame)) {
-            Some(reason) => println!("line {}: {place}: {reason}", line.number),
+        let pointer = pointer.as_deref().unwrap_or(TAKEN_AWAY);
+        let reason = (pointer == TAKEN_AWAY).then(|| unmissed(origin, *index)).flatten();
+        match reason.or_else(|| unseen(origin, frame, pointer)).or_else(|| held(run, frame)) {
+            Some(reason) => println!("line {}: {pointer}: {reason}", line.number),
             None => wrong.push(format!(
-                "line {}: {place} of {} {}",
+                "line {}: {pointer} of {} {}",
                 line.number,
                 frame.operation(),
                 frame.resource()
@@ -221,18 +223,18 @@ fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
     for (index, line) in origin.lines.iter().enumerate() {
         if let Event::Down(frame) = &line.event {
             cases.push((index, None));
-            let mut places = Vec::new();
-            leaves("", frame.as_json(), &mut places);
+            let mut pointers = Vec::new();
+            leaves("", frame.as_json(), &mut pointers);
             // One bookkeeping field stands for all of them.
-            let is_state = |place: &str| {
-                (place.starts_with("/content/") && !is_identity(place))
-                    || place.starts_with("/deliver/dependencies/")
+            let is_state = |pointer: &str| {
+                (pointer.starts_with("/content/") && !is_identity(pointer))
+                    || pointer.starts_with("/deliver/dependencies/")
             };
-            places.retain(|place| !is_overtaken(frame) || !is_state(place));
-            places.retain(|place| {
-                !place.contains("/managedFields/") || place.ends_with("/managedFields/0/manager")
+            pointers.retain(|pointer| !is_overtaken(frame) || !is_state(pointer));
+            pointers.retain(|pointer| {
+                !pointer.contains("/managedFields/") || pointer.ends_with("/managedFields/0/manager")
             });
-            cases.extend(places.into_iter().map(|place| (index, Some(place))));
+            cases.extend(pointers.into_iter().map(|pointer| (index, Some(pointer))));
         }
     }
     cases
@@ -240,16 +242,16 @@ fn cases(origin: &Transcript) -> Vec<(usize, Option<String>)> {
 
 /// The common form of similar cases: the kind of the frame and the place in it, regardless of the object and of the
 /// index in a list.
-fn form(origin: &Transcript, index: usize, place: Option<&str>) -> String {
+fn form(origin: &Transcript, index: usize, pointer: Option<&str>) -> String {
     let Event::Down(frame) = &origin.lines[index].event else { return String::new() };
     let resource = match frame.key() {
         Some(key) => key.kind,
         None => frame.resource().split('/').next().unwrap_or_default().to_owned(),
     };
     let is_number = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts = place.unwrap_or(TAKEN_AWAY).split('/');
-    let place: Vec<&str> = parts.map(|part| if is_number(part) { "" } else { part }).collect();
-    format!("{} {} {} {resource} {}", frame.is_push(), frame.group(), frame.operation(), place.join("/"))
+    let parts = pointer.unwrap_or(TAKEN_AWAY).split('/');
+    let parts: Vec<&str> = parts.map(|part| if is_number(part) { "" } else { part }).collect();
+    format!("{} {} {} {resource} {}", frame.is_push(), frame.group(), frame.operation(), parts.join("/"))
 }
 
 /// Whether a frame reports the deletion of an object. An edge only reads which object it is, and the object's last
@@ -259,24 +261,24 @@ fn is_overtaken(frame: &Frame) -> bool {
         && (frame.operation() == "delete" || frame.content()["metadata"]["deletionGracePeriodSeconds"] == 0)
 }
 
-fn is_identity(place: &str) -> bool {
+fn is_identity(pointer: &str) -> bool {
     const IDENTITY: [&str; 5] =
         ["/kind", "/metadata/name", "/metadata/namespace", "/metadata/uid", "/metadata/resourceVersion"];
-    IDENTITY.iter().any(|end| place.strip_prefix("/content") == Some(end))
+    IDENTITY.iter().any(|end| pointer.strip_prefix("/content") == Some(end))
 }
 
-fn leaves(place: &str, value: &Value, found: &mut Vec<String>) {
+fn leaves(pointer: &str, value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => members.iter().for_each(|(name, value)| {
-            leaves(&format!("{place}/{}", name.replace('~', "~0").replace('/', "~1")), value, found);
+            leaves(&format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1")), value, found);
         }),
         Value::Array(items) => {
             items
                 .iter()
                 .enumerate()
-                .for_each(|(index, item)| leaves(&format!("{place}/{index}"), item, found));
+                .for_each(|(index, item)| leaves(&format!("{pointer}/{index}"), item, found));
         }
-        _ => found.push(place.to_owned()),
+        _ => found.push(pointer.to_owned()),
     }
 }
 
@@ -290,8 +292,8 @@ fn is_seen(origin: &Transcript, run: &[Happening], index: usize, pointer: Option
         }
         Some(pointer) => {
             let Event::Down(frame) = &mut altered.lines[index].event else { return true };
-            let place = frame.as_json_mut().pointer_mut(pointer).expect("a place of the frame");
-            *place = match place.take() {
+            let value = frame.as_json_mut().pointer_mut(pointer).expect("a place of the frame");
+            *value = match value.take() {
                 Value::String(text) => Value::String(changed(&text)),
                 Value::Number(number) => (number.as_i64().unwrap_or_default() + 1).into(),
                 Value::Bool(value) => (!value).into(),

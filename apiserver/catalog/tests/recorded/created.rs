@@ -24,11 +24,11 @@ const ALLOCATED: &[(&str, &[&str])] = &[
 ];
 
 fn put(object: &mut Value, path: &[&str], value: Value) {
-    let mut place = object;
+    let mut part = object;
     for key in path {
-        place = &mut place[*key];
+        part = &mut part[*key];
     }
-    *place = value;
+    *part = value;
 }
 
 /// Runs a manifest through a create, with the clock and the identity of the recorded answer.

@@ -54,19 +54,19 @@ impl<'v> List<'v> {
     }
 
     /// The positions of the elements by identity.
-    fn places(&self) -> HashMap<String, usize> {
-        self.items().iter().enumerate().map(|(place, item)| (self.identity(item.as_ref()), place)).collect()
+    fn indexes(&self) -> HashMap<String, usize> {
+        self.items().iter().enumerate().map(|(index, item)| (self.identity(item.as_ref()), index)).collect()
     }
 
     /// Whether another list has the same elements in any order.
     fn has_same_elements(&self, other: &dyn Val) -> bool {
         let same_size = other.as_sizer().is_some_and(|other| *other.size().inner() == *self.size().inner());
         let (Ok(mut others), true) = (elements(other), same_size) else { return false };
-        let places = self.places();
+        let indexes = self.indexes();
         while let Some(item) = others.next() {
-            match places.get(&self.identity(item)) {
+            match indexes.get(&self.identity(item)) {
                 Some(_) if *self.kind() == ListKind::Set => {}
-                Some(place) if equal(self.items()[*place].as_ref(), item) => {}
+                Some(index) if equal(self.items()[*index].as_ref(), item) => {}
                 _ => return false,
             }
         }
@@ -153,10 +153,10 @@ impl<'v> Adder for List<'v> {
             }
             return Ok(CowVal::owned(CelList::from(all)));
         }
-        let mut places = self.places();
+        let mut indexes = self.indexes();
         while let Some(item) = others.next() {
-            match places.entry(self.identity(item)) {
-                Entry::Occupied(place) => all[*place.get()] = item.clone_as_boxed(),
+            match indexes.entry(self.identity(item)) {
+                Entry::Occupied(index) => all[*index.get()] = item.clone_as_boxed(),
                 Entry::Vacant(free) => {
                     free.insert(all.len());
                     all.push(item.clone_as_boxed());

@@ -271,7 +271,7 @@ impl Enforcement {
         let (resource, namespaced) = self.resource_of(api_version, kind).ok_or_else(|| {
             format!("failed to find resource referenced by paramKind: '{api_version}, Kind={kind}'")
         })?;
-        let place = match (namespaced, text(reference, "/namespace")) {
+        let namespace = match (namespaced, text(reference, "/namespace")) {
             (false, _) => "",
             (true, "") if namespace.is_empty() => {
                 return Err(
@@ -285,11 +285,11 @@ impl Enforcement {
         let found: Box<dyn Iterator<Item = Object> + 'a> = match text(reference, "/name") {
             "" => {
                 let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
-                let all = self.objects.list(&resource, namespaced.then_some(place));
+                let all = self.objects.list(&resource, namespaced.then_some(namespace));
                 let is_chosen = move |object: &Object| crate::selector::selects(selector, &object.value);
                 Box::new(all.filter(is_chosen))
             }
-            name => Box::new(self.objects.get(resource, place, name).into_iter()),
+            name => Box::new(self.objects.get(resource, namespace, name).into_iter()),
         };
         let mut found = found.map(|object| Some(object.value)).peekable();
         if found.peek().is_none() && text(reference, "/parameterNotFoundAction") != "Allow" {

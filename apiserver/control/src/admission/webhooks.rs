@@ -179,7 +179,7 @@ impl Webhooks {
         })?;
         let answer = self.caller.ask(&webhook.client_config, webhook.timeout(), &question).await;
         let answer = answer.map_err(Failure::Call)?;
-        let outcome = review::verdict(webhook, version, &uid, mutating, &answer).map_err(Failure::Call)?;
+        let outcome = review::outcome(webhook, version, &uid, mutating, &answer).map_err(Failure::Call)?;
         match outcome.refusal {
             Some(refusal) => Err(Failure::Refused(refusal)),
             None => Ok(outcome),

@@ -13,15 +13,15 @@ use crate::objects::{Objects, core, text};
 /// What is wrong with the claims, for the log and for token reviews.
 pub(crate) fn identify(claims: &Claims, objects: &Objects, now: u64) -> Result<Identity, String> {
     check_times(claims, now)?;
-    let place = &claims.place;
+    let claim = &claims.kubernetes;
     let living = BoundObjectLookup { objects, now };
-    living.check("serviceaccounts", &place.namespace, &place.serviceaccount)?;
-    if let Some(secret) = &place.secret {
-        living.check("secrets", &place.namespace, secret)?;
+    living.check("serviceaccounts", &claim.namespace, &claim.serviceaccount)?;
+    if let Some(secret) = &claim.secret {
+        living.check("secrets", &claim.namespace, secret)?;
     }
-    if let Some(pod) = &place.pod {
-        living.check("pods", &place.namespace, pod)?;
-    } else if let Some(node) = &place.node {
+    if let Some(pod) = &claim.pod {
+        living.check("pods", &claim.namespace, pod)?;
+    } else if let Some(node) = &claim.node {
         // For a token bound to a pod, the node is only informational. A token bound to a node is valid as long as the
         // node exists.
         living.check("nodes", "", node)?;
@@ -76,7 +76,7 @@ mod tests {
         let named = |name: &str| json!({"metadata": {"namespace": "shop", "name": name}});
         let account = objects.create(core("serviceaccounts"), named("till")).await.unwrap();
         let pod = objects.create(core("pods"), named("p")).await.unwrap();
-        let place = KubernetesClaim {
+        let claim = KubernetesClaim {
             namespace: "shop".into(),
             node: Some(BoundObject { name: "n".into(), uid: "node-uid".into() }),
             pod: Some(BoundObject { name: "p".into(), uid: pod.uid.to_string() }),
@@ -85,7 +85,7 @@ mod tests {
             warnafter: None,
         };
         let claims =
-            Claims::new(ISSUER, "id".into(), place, vec![ISSUER.into()], NOW, Duration::from_secs(600));
+            Claims::new(ISSUER, "id".into(), claim, vec![ISSUER.into()], NOW, Duration::from_secs(600));
         World { objects, claims }
     }
 

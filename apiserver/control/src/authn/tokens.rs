@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_token_reads_back_only_with_its_own_key_and_issuer() {
         let key_ = key();
-        let place = KubernetesClaim {
+        let claim = KubernetesClaim {
             namespace: "shop".into(),
             node: None,
             pod: Some(BoundObject { name: "p".into(), uid: "1".into() }),
@@ -90,7 +90,7 @@ mod tests {
             warnafter: None,
         };
         let claims =
-            Claims::new(ISSUER, "id".into(), place, vec![ISSUER.into()], 1_000, Duration::from_secs(60));
+            Claims::new(ISSUER, "id".into(), claim, vec![ISSUER.into()], 1_000, Duration::from_secs(60));
         let token = key_.sign(&claims).unwrap();
         assert_eq!(key_.read(&token).as_ref(), Some(&claims));
         assert_eq!(key().read(&token), None, "another key");

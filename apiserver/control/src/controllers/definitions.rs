@@ -97,15 +97,15 @@ impl Controller<'_> {
     async fn establish(&mut self, definition: &Object) -> Option<String> {
         let name = definition.key.name();
         let others = self.holders.iter().filter(|(other, _)| *other != name).map(|(_, holder)| holder);
-        let verdict = names::judge(&definition.value, others, &self.context.registry.catalog().kinds);
+        let accepted_names = names::judge(&definition.value, others, &self.context.registry.catalog().kinds);
         let mut described = definition.value.clone();
-        describe(&mut described, &verdict);
+        describe(&mut described, &accepted_names);
         if is_true(&described, "Established") {
             own_aside(|| publish(&described, self.context.objects.store(), &self.context.registry)).await;
         }
         let update = self.context.objects.update(&definition.key, |object| {
             let before = object.value.clone();
-            describe(&mut object.value, &verdict);
+            describe(&mut object.value, &accepted_names);
             if object.value == before { Edit::Keep } else { Edit::Put }
         });
         if let Err(error) = update.await {
@@ -162,10 +162,10 @@ fn withdraw(context: &Context, name: &str) {
     }
 }
 
-/// Writes the verdict into the status.
-fn describe(definition: &mut Value, verdict: &AcceptedNames) {
-    let accepted = verdict.conflict.is_none();
-    set_condition(definition, "NamesAccepted", verdict.condition());
+/// Writes the accepted names into the status.
+fn describe(definition: &mut Value, accepted_names: &AcceptedNames) {
+    let accepted = accepted_names.conflict.is_none();
+    set_condition(definition, "NamesAccepted", accepted_names.condition());
     // An established definition stays established, because objects of it may exist.
     if !is_true(definition, "Established") {
         let established = match accepted {
@@ -178,7 +178,7 @@ fn describe(definition: &mut Value, verdict: &AcceptedNames) {
         set_condition(definition, "KubernetesAPIApprovalPolicyConformant", condition);
     }
     let status = member(definition, "status");
-    status.insert("acceptedNames".into(), verdict.accepted.clone());
+    status.insert("acceptedNames".into(), accepted_names.accepted.clone());
 }
 
 #[cfg(test)]

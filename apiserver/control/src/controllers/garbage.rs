@@ -180,7 +180,7 @@ enum DependentAction {
     Delete(&'static str),
 }
 
-fn verdict(item: &Item, has_dependents: bool) -> DependentAction {
+fn action(item: &Item, has_dependents: bool) -> DependentAction {
     let count = |presence| item.owners.iter().filter(|(_, own)| *own == presence).count();
     let (solid, waiting) = (count(Presence::Solid), count(Presence::Waiting));
     let absent = item.owners.len() - solid - waiting;
@@ -206,7 +206,7 @@ async fn collect(context: &Context, item: &Item) -> Result<CollectionOutcome, Ap
         return Ok(CollectionOutcome::Done);
     }
     let has_dependents = !context.ownership.dependents(&item.uid).is_empty();
-    match verdict(item, has_dependents) {
+    match action(item, has_dependents) {
         DependentAction::Keep => Ok(CollectionOutcome::Done),
         DependentAction::Unlink => {
             let stale = |presence: Presence| presence != Presence::Solid;

@@ -72,18 +72,18 @@ impl Tokens {
         }
         let seconds = life(&body)?;
         node_restriction::admit_token(&self.objects, asked, &body)?;
-        let mut place = self.place(&account, &body)?;
+        let mut claim = self.claim(&account, &body)?;
         let audiences = audiences(&body);
         let made = now();
         let own_audience = audiences.iter().all(|audience| audience == ISSUER);
         let mut signed_seconds = seconds;
-        if place.pod.is_some() && seconds == TOKEN_SECONDS && own_audience {
-            place.warnafter = Some(made.as_secs().saturating_add(seconds.unsigned_abs()));
+        if claim.pod.is_some() && seconds == TOKEN_SECONDS && own_audience {
+            claim.warnafter = Some(made.as_secs().saturating_add(seconds.unsigned_abs()));
             signed_seconds = EXTENDED_SECONDS;
         }
         let life = Duration::from_secs(signed_seconds.unsigned_abs());
         let id = uuid::Uuid::new_v4().to_string();
-        let claims = Claims::new(ISSUER, id, place, audiences.clone(), made.as_secs(), life);
+        let claims = Claims::new(ISSUER, id, claim, audiences.clone(), made.as_secs(), life);
         let token = self
             .key
             .sign(&claims)
@@ -97,8 +97,8 @@ impl Tokens {
     }
 
     /// The objects that the token is bound to.
-    fn place(&self, account: &Object, body: &Value) -> Result<KubernetesClaim, ApiError> {
-        let mut place = KubernetesClaim {
+    fn claim(&self, account: &Object, body: &Value) -> Result<KubernetesClaim, ApiError> {
+        let mut claim = KubernetesClaim {
             namespace: account.key.namespace().to_owned(),
             node: None,
             pod: None,
@@ -108,34 +108,34 @@ impl Tokens {
         };
         let Some(reference) = body.pointer("/spec/boundObjectRef").filter(|reference| reference.is_object())
         else {
-            return Ok(place);
+            return Ok(claim);
         };
         let (kind, version) = (text(reference, "/kind"), text(reference, "/apiVersion"));
         match (version, kind) {
             ("v1" | "", "Pod") => {
-                let pod = self.bound_object(core("pods"), &place.namespace, reference)?;
+                let pod = self.bound_object(core("pods"), &claim.namespace, reference)?;
                 if pod.text("/spec/serviceAccountName") != account.key.name() {
                     return Err(ApiError::bad_request(format!(
                         "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
                         account.key.name()
                     )));
                 }
-                place.node = self.node_of(&pod);
-                place.pod = Some(bound(&pod));
+                claim.node = self.node_of(&pod);
+                claim.pod = Some(bound(&pod));
             }
             ("v1" | "", "Secret") => {
-                let secret = self.bound_object(core("secrets"), &place.namespace, reference)?;
-                place.secret = Some(bound(&secret));
+                let secret = self.bound_object(core("secrets"), &claim.namespace, reference)?;
+                claim.secret = Some(bound(&secret));
             }
             ("v1" | "", "Node") => {
-                place.node = Some(bound(&self.bound_object(core("nodes"), "", reference)?));
+                claim.node = Some(bound(&self.bound_object(core("nodes"), "", reference)?));
             }
             _ => {
                 let why = format!("cannot bind token to object of type {version}, Kind={kind}");
                 return Err(ApiError::bad_request(why));
             }
         }
-        Ok(place)
+        Ok(claim)
     }
 
     fn bound_object(

@@ -106,7 +106,8 @@ impl FlowSubject {
             Self::User(name) => name == ALL || *name == identity.user,
             Self::Group(name) => name == ALL || identity.in_group(name),
             Self::Account { namespace, name } => {
-                let account = identity.user.strip_prefix(USER_PREFIX).and_then(|place| place.split_once(':'));
+                let account =
+                    identity.user.strip_prefix(USER_PREFIX).and_then(|account| account.split_once(':'));
                 account.is_some_and(|(own_namespace, own_name)| {
                     own_namespace == namespace && (name == ALL || name == own_name)
                 })

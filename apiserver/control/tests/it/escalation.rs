@@ -166,8 +166,8 @@ async fn answers(admin: &Api) -> Vec<Answered> {
         let ask = Ask { method, path: &path, headers: &headers, body: body.to_string() };
         let (code, reply) = admin.send(ask).await;
         let message = if code >= 400 { reply["message"].as_str().unwrap_or_default() } else { "" };
-        let place = path.strip_prefix(GROUP).unwrap_or(&path);
-        answers.push((format!("{user} {method} {place} {body}"), code, message.to_owned()));
+        let below = path.strip_prefix(GROUP).unwrap_or(&path);
+        answers.push((format!("{user} {method} {below} {body}"), code, message.to_owned()));
     }
     answers
 }

@@ -53,7 +53,7 @@ pub struct Claims {
     pub jti: String,
     /// The account and the objects that the token is bound to.
     #[serde(rename = "kubernetes.io")]
-    pub place: KubernetesClaim,
+    pub claim: KubernetesClaim,
     /// Start of validity.
     pub nbf: u64,
     /// User name.
@@ -66,7 +66,7 @@ impl Claims {
     pub fn new(
         issuer: &str,
         id: String,
-        place: KubernetesClaim,
+        claim: KubernetesClaim,
         audiences: Vec<String>,
         now: u64,
         life: Duration,
@@ -78,8 +78,8 @@ impl Claims {
             iss: issuer.to_owned(),
             jti: id,
             nbf: now,
-            sub: format!("{USER_PREFIX}{}:{}", place.namespace, place.serviceaccount.name),
-            place,
+            sub: format!("{USER_PREFIX}{}:{}", claim.namespace, claim.serviceaccount.name),
+            claim,
         }
     }
 }
@@ -89,7 +89,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in super::super) fn claims() -> Claims {
-        let place = KubernetesClaim {
+        let claim = KubernetesClaim {
             namespace: "shop".into(),
             node: None,
             pod: None,
@@ -97,6 +97,6 @@ pub(super) mod tests {
             serviceaccount: BoundObject { name: "till".into(), uid: "1".into() },
             warnafter: None,
         };
-        Claims::new("https://issuer", "id".into(), place, vec!["api".into()], 1000, Duration::from_secs(600))
+        Claims::new("https://issuer", "id".into(), claim, vec!["api".into()], 1000, Duration::from_secs(600))
     }
 }

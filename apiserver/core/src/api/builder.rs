@@ -18,8 +18,8 @@ use crate::auth::{
 };
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
+use crate::connection_slots::CONNECTIONS_MAX;
 use crate::load::{Activity, Load, WATCHES_MAX};
-use crate::places::CONNECTIONS_MAX;
 use crate::registry::Registry;
 use crate::senders::Senders;
 use crate::sources::{Single, Sources};

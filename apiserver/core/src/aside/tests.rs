@@ -72,7 +72,7 @@ async fn long_work_holds_up_nobody_and_has_a_bound() {
     // The one worker thread still serves: it has polled the last piece of work, which waits for a permit.
     let served = tokio::time::timeout(DEADLINE, tokio::spawn(async { tokio::task::yield_now().await }));
     served.await.expect("the runtime serves").unwrap();
-    assert_eq!((PLACES.available_permits(), works.running.load(Ordering::SeqCst)), (0, ASIDE_MAX));
+    assert_eq!((PERMITS.available_permits(), works.running.load(Ordering::SeqCst)), (0, ASIDE_MAX));
     assert!(works.has_begun.try_recv().is_err(), "more at a time than there may be");
     let (ends, tasks): (Vec<_>, Vec<_>) = all.into_iter().map(|work| (work.end, work.task)).unzip();
     drop(ends);
@@ -113,6 +113,6 @@ async fn who_waits_too_long_for_expressions_is_told_to_come_again() {
     assert_eq!((refused.code.as_u16(), refused.reason), (429, "TooManyRequests"));
     assert!(refused.retry_after_seconds().is_some(), "{refused:?}");
     aside(&bob, || ()).await.expect("a turn of his own");
-    let _all = PLACES.acquire_many(u32::try_from(ASIDE_MAX).unwrap()).await.unwrap();
+    let _all = PERMITS.acquire_many(u32::try_from(ASIDE_MAX).unwrap()).await.unwrap();
     assert_eq!(aside(&bob, || ()).await.unwrap_err().code.as_u16(), 429);
 }

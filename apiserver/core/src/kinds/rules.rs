@@ -240,12 +240,12 @@ impl Table {
         let mut by_kind: HashMap<_, Vec<SubresourceRule>> = HashMap::new();
         for line in TABLE.lines() {
             let mut words = line.splitn(4, ' ');
-            let (Some("rule"), Some(version), Some(place), Some(fact)) =
+            let (Some("rule"), Some(version), Some(path), Some(fact)) =
                 (words.next(), words.next(), words.next(), words.next())
             else {
                 continue;
             };
-            let (plural, subresource) = place.split_once('/').unwrap_or((place, ""));
+            let (plural, subresource) = path.split_once('/').unwrap_or((path, ""));
             by_kind.entry((version, plural)).or_default().push((subresource, fact));
         }
         Self(by_kind)

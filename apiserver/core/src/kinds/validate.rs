@@ -55,7 +55,7 @@ fn custom(
     subresource: &str,
     errors: &mut Vec<FieldError>,
 ) -> Vec<FieldError> {
-    errors.extend(check::check(kind.place(), object, old));
+    errors.extend(check::check(kind.position(), object, old));
     replicas::check(kind, object, subresource, errors);
     rules(kind, object, old, errors)
 }
@@ -68,7 +68,7 @@ fn rules(kind: &KindInfo, new: &Value, old: Option<&Value>, errors: &mut Vec<Fie
         }
         return Vec::new();
     }
-    let judgement = judge(kind.place(), new, old);
+    let judgement = judge(kind.position(), new, old);
     errors.extend(judgement.errors);
     judgement.overlooked
 }

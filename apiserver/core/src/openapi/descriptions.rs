@@ -147,11 +147,11 @@ impl Descriptions {
         let Some(described) = self.types.get(name) else { return describe_common(short, schema) };
         set(schema, &described.text);
         for field in &described.fields {
-            let Some(place) = schema["properties"].get_mut(&field.name) else { continue };
-            set(place, &field.text);
+            let Some(property) = schema["properties"].get_mut(&field.name) else { continue };
+            set(property, &field.text);
             match field.values.strip_prefix("[]") {
-                Some(values) => place["items"]["enum"] = values.split(',').collect(),
-                None if field.values != "-" => place["enum"] = field.values.split(',').collect(),
+                Some(values) => property["items"]["enum"] = values.split(',').collect(),
+                None if field.values != "-" => property["enum"] = field.values.split(',').collect(),
                 None => {}
             }
         }
@@ -169,9 +169,9 @@ impl Descriptions {
     }
 }
 
-fn set(place: &mut Value, text: &str) {
+fn set(schema: &mut Value, text: &str) {
     if !text.is_empty() {
-        place["description"] = text.into();
+        schema["description"] = text.into();
     }
 }
 

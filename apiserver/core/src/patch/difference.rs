@@ -11,7 +11,7 @@ use crate::schema::types::SchemaPosition;
 
 /// The patch that turns `old` into `new`.
 pub(super) fn between(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: &Map<String, Value>,
     new: &Map<String, Value>,
 ) -> Map<String, Value> {
@@ -20,20 +20,20 @@ pub(super) fn between(
     for (name, value) in new {
         match old.get(name) {
             Some(old) if old == value => {}
-            Some(old) => field(place.child(name).0, name, old, value, &mut patch),
+            Some(old) => field(position.child(name).0, name, old, value, &mut patch),
             None => drop(patch.insert(name.clone(), value.clone())),
         }
     }
     patch
 }
 
-fn field(place: SchemaPosition<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map<String, Value>) {
+fn field(position: SchemaPosition<'_>, name: &str, old: &Value, new: &Value, patch: &mut Map<String, Value>) {
     let change = match (old, new) {
-        (Value::Object(old), Value::Object(new)) => between(place, old, new).into(),
-        (Value::Array(old), Value::Array(new)) => match merges(place) {
+        (Value::Object(old), Value::Object(new)) => between(position, old, new).into(),
+        (Value::Array(old), Value::Array(new)) => match merges(position) {
             None => new.clone().into(),
             Some(merge) => match merge.key {
-                Some(key) => items(place.item(), &key, old, new).unwrap_or_else(|| replaced(new)),
+                Some(key) => items(position.item(), &key, old, new).unwrap_or_else(|| replaced(new)),
                 None => {
                     let (had, has): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
                     let gone: Vec<_> = old.iter().filter(|item| !has.contains(item)).cloned().collect();
@@ -50,7 +50,7 @@ fn field(place: SchemaPosition<'_>, name: &str, old: &Value, new: &Value, patch:
 }
 
 /// The differing items of a list with a merge key; none when the key does not identify them.
-fn items(place: SchemaPosition<'_>, key: &str, old: &[Value], new: &[Value]) -> Option<Value> {
+fn items(position: SchemaPosition<'_>, key: &str, old: &[Value], new: &[Value]) -> Option<Value> {
     let (before, after) = (by_key(key, old)?, by_key(key, new)?);
     let named = |value: &Value| Map::from_iter([(key.to_owned(), value.clone())]);
     let mut changes: Vec<Value> = Vec::new();
@@ -61,7 +61,7 @@ fn items(place: SchemaPosition<'_>, key: &str, old: &[Value], new: &[Value]) -> 
             Some(old) if *old == item => {}
             Some(old) => {
                 let mut change = named(id);
-                change.extend(between(place, old, item));
+                change.extend(between(position, old, item));
                 changes.push(change.into());
             }
             None => changes.push(item.clone().into()),

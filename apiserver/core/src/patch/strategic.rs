@@ -13,7 +13,7 @@ use crate::schema::types::{ListMerge, SchemaPosition, Shape};
 /// that the patch names repeatedly, once for each repetition. `old` is changed in place: a copy at each level would
 /// copy the innermost values once per level.
 pub(super) fn merge(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: Option<Value>,
     patch: &Value,
     again: &mut usize,
@@ -28,23 +28,23 @@ pub(super) fn merge(
         Some(Value::Object(old)) => old,
         _ => Map::new(),
     };
-    let old = lists(place, &out, patch);
+    let old = lists(position, &out, patch);
     retain(&mut out, patch)?;
     // Fields come before list directives, so that the lists are complete when the directives are applied.
     for (name, value) in patch {
         if let PatchKey::Field(name) = directives::key(name) {
-            field(place, name, value, &mut out, again)?;
+            field(position, name, value, &mut out, again)?;
             let ordered = patch.contains_key(&directives::order_of(name));
             if let (false, Value::Array(items)) = (ordered, value) {
                 // Without an explicit order, the order of the patch's items applies.
-                order_items(place, name, items, &old, &mut out)?;
+                order_items(position, name, items, &old, &mut out)?;
             }
         }
     }
     for (name, value) in patch {
         match directives::key(name) {
             PatchKey::DeleteFrom(name) => delete_from(name, value, &mut out),
-            PatchKey::Order(name) => reorder(place, name, value, (&old, patch), &mut out)?,
+            PatchKey::Order(name) => reorder(position, name, value, (&old, patch), &mut out)?,
             PatchKey::Field(_) | PatchKey::Own => {}
         }
     }
@@ -53,7 +53,7 @@ pub(super) fn merge(
 
 /// The lists that a patch reorders, as they were before it.
 fn lists(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: &Map<String, Value>,
     patch: &Map<String, Value>,
 ) -> Map<String, Value> {
@@ -61,7 +61,7 @@ fn lists(
         PatchKey::Field(name) | PatchKey::Order(name) => Some(name),
         PatchKey::DeleteFrom(_) | PatchKey::Own => None,
     });
-    let names = names.filter(|name| merges(place.child(name).0).is_some());
+    let names = names.filter(|name| merges(position.child(name).0).is_some());
     let lists = names.filter_map(|name| Some((name, old.get(name).filter(|list| list.is_array())?)));
     lists.map(|(name, list)| (name.to_owned(), list.clone())).collect()
 }
@@ -80,13 +80,13 @@ fn retain(out: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()
 }
 
 fn field(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     name: &str,
     value: &Value,
     out: &mut Map<String, Value>,
     again: &mut usize,
 ) -> Result<(), PatchError> {
-    let (child, _) = place.child(name);
+    let (child, _) = position.child(name);
     let merged = match (value, out.get_mut(name)) {
         (Value::Null, _) => {
             out.remove(name);
@@ -109,24 +109,24 @@ fn field(
     Ok(())
 }
 
-pub(super) fn merges(place: SchemaPosition<'_>) -> Option<ListMerge> {
-    match &place.node().shape {
+pub(super) fn merges(position: SchemaPosition<'_>) -> Option<ListMerge> {
+    match &position.node().shape {
         Shape::List(list) => list.merge.clone(),
         _ => None,
     }
 }
 
 fn list(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: &[Value],
     patch: &[Value],
     again: &mut usize,
 ) -> Result<Vec<Value>, PatchError> {
     // One marker replaces the whole list.
     let replaces = patch.iter().any(is_marker);
-    match merges(place) {
+    match merges(position) {
         Some(merge) if !replaces => match merge.key {
-            Some(key) => objects(place.item(), old, patch, &key, again),
+            Some(key) => objects(position.item(), old, patch, &key, again),
             None => Ok(scalars(old, patch)),
         },
         _ => match directives::stripped(&Value::Array(patch.to_vec())) {
@@ -167,7 +167,7 @@ fn identity(item: &Value, key: &str) -> Result<String, PatchError> {
 
 /// Merges lists of objects with a merge key: each item of the patch changes the item with the same key.
 fn objects(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: &[Value],
     patch: &[Value],
     key: &str,
@@ -202,12 +202,12 @@ fn objects(
                 if !changed.insert(at) {
                     super::count(again, out[at].as_ref(), PATCHED_LEN_MAX)?;
                 }
-                out[at] = Some(merge(place, out[at].take(), item, again)?);
+                out[at] = Some(merge(position, out[at].take(), item, again)?);
             }
             None => {
                 changed.insert(out.len());
                 index.insert(identity, vec![out.len()]);
-                out.push(Some(merge(place, None, item, again)?));
+                out.push(Some(merge(position, None, item, again)?));
             }
         }
     }
@@ -224,7 +224,7 @@ pub(super) fn delete_from(name: &str, value: &Value, out: &mut Map<String, Value
 
 /// Orders a merged list: listed items in the stated order, others relative to the items that they preceded before.
 fn reorder(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     name: &str,
     order: &Value,
     (old, patch): (&Map<String, Value>, &Map<String, Value>),
@@ -235,10 +235,10 @@ fn reorder(
         return Err(PatchError::Unmergeable(format!("expected a []interface {{}}, but received a {found}")));
     };
     let items = patch.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    if let Some(merge) = merges(place.child(name).0) {
+    if let Some(merge) = merges(position.child(name).0) {
         check_order(&merge, order, items)?;
     }
-    order_items(place, name, order, old, out)
+    order_items(position, name, order, old, out)
 }
 
 /// The items of the patch must be in the order that the patch states.
@@ -265,13 +265,13 @@ fn check_order(merge: &ListMerge, order: &[Value], items: &[Value]) -> Result<()
 
 /// Orders a merged list by the items of another list, as far as it contains them.
 fn order_items(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     name: &str,
     order: &[Value],
     old: &Map<String, Value>,
     out: &mut Map<String, Value>,
 ) -> Result<(), PatchError> {
-    let (child, _) = place.child(name);
+    let (child, _) = position.child(name);
     let Some(merge) = merges(child) else { return Ok(()) };
     let Some(Value::Array(items)) = out.get_mut(name) else { return Ok(()) };
     let id = |item: &Value| merge.identity(item);
@@ -301,9 +301,9 @@ fn order_items(
 fn interleave(listed: Vec<(usize, Option<usize>, Value)>, others: Vec<(Option<usize>, Value)>) -> Vec<Value> {
     let mut out = Vec::with_capacity(listed.len() + others.len());
     let mut others = others.into_iter().peekable();
-    for (_, place, item) in listed {
-        while let (Some(place), Some((Some(other), _))) = (place, others.peek()) {
-            if *other > place {
+    for (_, rank, item) in listed {
+        while let (Some(rank), Some((Some(other), _))) = (rank, others.peek()) {
+            if *other > rank {
                 break;
             }
             out.extend(others.next().map(|(_, item)| item));

@@ -89,8 +89,8 @@ impl<'a> StructAt<'a> {
     fn is_left_out(&self, name: &str, value: &Value) -> bool {
         let omit = |field: &Field| {
             let empty = value.as_object().is_some_and(Map::is_empty);
-            let place = SchemaPosition(Some(self.cursor.at(field.node)));
-            field.presence == Presence::Omit && (empty || is_zero(place, value))
+            let position = SchemaPosition(Some(self.cursor.at(field.node)));
+            field.presence == Presence::Omit && (empty || is_zero(position, value))
         };
         value.is_null() || self.shape.field(name).is_some_and(omit)
     }

@@ -7,17 +7,17 @@ use super::format::{self, Quantity};
 use super::types::{Presence, SchemaPosition, Shape, StringKind, StructShape};
 
 /// Brings a decoded object of a built-in type into canonical form. Idempotent.
-pub(crate) fn canonical(place: SchemaPosition<'_>, value: &mut Value) {
-    match (&place.node().shape, value) {
-        (Shape::Struct(shape), Value::Object(map)) => fields(place, shape, map),
+pub(crate) fn canonical(position: SchemaPosition<'_>, value: &mut Value) {
+    match (&position.node().shape, value) {
+        (Shape::Struct(shape), Value::Object(map)) => fields(position, shape, map),
         (Shape::Map { .. }, Value::Object(map)) => {
             for (key, item) in map.iter_mut() {
-                canonical(place.child(key).0, item);
+                canonical(position.child(key).0, item);
             }
         }
         (Shape::List(_), Value::Array(items)) => {
             for item in items {
-                canonical(place.item(), item);
+                canonical(position.item(), item);
             }
         }
         (Shape::String(kind), Value::String(text)) => {
@@ -39,9 +39,9 @@ pub(crate) fn canonical(place: SchemaPosition<'_>, value: &mut Value) {
     }
 }
 
-fn fields(place: SchemaPosition<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
+fn fields(position: SchemaPosition<'_>, shape: &StructShape, map: &mut Map<String, Value>) {
     for field in &shape.fields {
-        let (child, _) = place.child(&field.name);
+        let (child, _) = position.child(&field.name);
         match map.get_mut(field.name.as_ref()) {
             Some(Value::Null) | None => match field.presence {
                 Presence::Emit => {
@@ -64,15 +64,15 @@ fn fields(place: SchemaPosition<'_>, shape: &StructShape, map: &mut Map<String, 
     }
 }
 
-fn zero(place: SchemaPosition<'_>) -> Value {
-    match &place.node().shape {
+fn zero(position: SchemaPosition<'_>) -> Value {
+    match &position.node().shape {
         Shape::Bool => Value::Bool(false),
         Shape::Integer { .. } | Shape::Number | Shape::IntOrString => 0.into(),
         Shape::String(_) => "".into(),
         Shape::Quantity => "0".into(),
         Shape::Struct(_) => {
             let mut value = Value::Object(Map::new());
-            canonical(place, &mut value);
+            canonical(position, &mut value);
             value
         }
         Shape::Map { .. } | Shape::List(_) | Shape::Any { .. } => Value::Null,
@@ -80,15 +80,15 @@ fn zero(place: SchemaPosition<'_>) -> Value {
 }
 
 /// Whether Go's JSON encoder treats a value as the zero value of its type.
-pub(crate) fn is_zero(place: SchemaPosition<'_>, value: &Value) -> bool {
+pub(crate) fn is_zero(position: SchemaPosition<'_>, value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(value) => !value,
         Value::Number(number) => number.as_f64() == Some(0.0),
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
-        Value::Object(map) => match &place.node().shape {
-            Shape::Struct(_) => *value == zero(place),
+        Value::Object(map) => match &position.node().shape {
+            Shape::Struct(_) => *value == zero(position),
             _ => map.is_empty(),
         },
     }

@@ -13,15 +13,15 @@ use crate::names;
 
 /// Checks a custom resource against its type. Values that equal those of the `old` object are accepted, because
 /// definitions may become stricter while objects exist (CRD validation ratcheting).
-pub(crate) fn check(place: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub(crate) fn check(position: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    walk(place, value, old, "", &mut errors);
+    walk(position, value, old, "", &mut errors);
     errors.truncate(CAUSES_MAX);
     errors
 }
 
 fn walk(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     value: &Value,
     old: Option<&Value>,
     path: &str,
@@ -30,7 +30,7 @@ fn walk(
     if errors.len() >= CAUSES_MAX || old == Some(value) {
         return;
     }
-    let node = place.node();
+    let node = position.node();
     // Nodes without rules are untyped, or object metadata, which is checked elsewhere.
     let Some(checks) = &node.checks else { return };
     if value.is_null() && node.nullable {
@@ -43,7 +43,7 @@ fn walk(
         (Shape::Struct(shape), Value::Object(map)) => {
             for (key, item) in map {
                 let before = correlate::member(node, old, key);
-                walk(place.child(key).0, item, before, &join(path, key), errors);
+                walk(position.child(key).0, item, before, &join(path, key), errors);
             }
             for field in shape.fields.iter().filter(|field| field.required) {
                 if !map.contains_key(field.name.as_ref()) {
@@ -57,14 +57,14 @@ fn walk(
         (Shape::Map { .. }, Value::Object(map)) => {
             for (key, item) in map {
                 let before = correlate::member(node, old, key);
-                walk(place.child(key).0, item, before, &join(path, key), errors);
+                walk(position.child(key).0, item, before, &join(path, key), errors);
             }
         }
         (Shape::List(list), Value::Array(items)) => {
             lists::unique(list, items, path, errors);
             let before = correlate::Items::new(list, old);
             for (index, item) in items.iter().enumerate() {
-                walk(place.item(), item, before.find(item), &format!("{path}[{index}]"), errors);
+                walk(position.item(), item, before.find(item), &format!("{path}[{index}]"), errors);
             }
         }
         _ => {}
@@ -119,10 +119,10 @@ fn type_name(value: &Value) -> &'static str {
 }
 
 fn type_error(path: &str, expected: &str, found: &str) -> FieldError {
-    let place = if path.is_empty() { "<nil>" } else { path };
+    let field = if path.is_empty() { "<nil>" } else { path };
     FieldError {
         kind: ErrorKind::TypeInvalid,
-        field: place.to_owned(),
+        field: field.to_owned(),
         value: Some(found.into()),
         detail: format!("{path} in body must be of type {expected}: \"{found}\""),
     }

@@ -199,10 +199,10 @@ impl Compiler<'_> {
                 let text = "additionalProperties and properties are mutual exclusive";
                 self.errors.push(FieldError::forbidden(at, text));
             }
-            let below = self.scope.place.times(schema["maxProperties"].as_u64());
-            let outer = std::mem::replace(&mut self.scope.place, below);
+            let below = self.scope.surroundings.times(schema["maxProperties"].as_u64());
+            let outer = std::mem::replace(&mut self.scope.surroundings, below);
             let value = self.node(additional, &format!("{path}.additionalProperties"), Position::Property);
-            self.scope.place = outer;
+            self.scope.surroundings = outer;
             return Shape::Map { value, atomic };
         }
         let required: Vec<&str> =
@@ -251,13 +251,13 @@ impl Compiler<'_> {
 
     /// The items of a list: only those of lists of type map correspond to items of the list that is replaced.
     fn items(&mut self, schema: &Value, path: &str) -> NodeId {
-        let mut below = self.scope.place.times(schema["maxItems"].as_u64());
+        let mut below = self.scope.surroundings.times(schema["maxItems"].as_u64());
         if schema["x-kubernetes-list-type"] != "map" {
             below.uncorrelated.get_or_insert_with(|| path.to_owned());
         }
-        let outer = std::mem::replace(&mut self.scope.place, below);
+        let outer = std::mem::replace(&mut self.scope.surroundings, below);
         let item = self.node(&schema["items"], &format!("{path}.items"), Position::Item);
-        self.scope.place = outer;
+        self.scope.surroundings = outer;
         item
     }
 
@@ -265,13 +265,13 @@ impl Compiler<'_> {
     fn defaults_fit(&mut self, id: NodeId, schema: &Value, path: &str) {
         let node = self.types.node(id);
         if let Some(default) = &node.default {
-            let place = SchemaPosition(Some(super::types::Cursor::new(&self.types, id)));
-            let mut wrong = super::check::check(place, default, None);
-            if wrong.is_empty() && unknown::has_unknown_fields(place, default) {
+            let position = SchemaPosition(Some(super::types::Cursor::new(&self.types, id)));
+            let mut wrong = super::check::check(position, default, None);
+            if wrong.is_empty() && unknown::has_unknown_fields(position, default) {
                 wrong.push(FieldError::invalid("<nil>", (**default).clone(), "must not have unknown fields"));
             }
             if wrong.is_empty() {
-                wrong = super::rules::judge(place, default, None).errors;
+                wrong = super::rules::judge(position, default, None).errors;
             }
             for error in wrong {
                 let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };

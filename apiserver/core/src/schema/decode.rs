@@ -74,20 +74,20 @@ pub(crate) struct DecodeTarget<'a> {
 }
 
 impl DecodeTarget<'_> {
-    fn place(&self) -> SchemaPosition<'_> {
+    fn position(&self) -> SchemaPosition<'_> {
         SchemaPosition(Some(self.schema.cursor()))
     }
 
     /// Every type of a custom resource has checks; built-in types have none.
     fn is_custom(&self) -> bool {
-        self.place().node().checks.is_some()
+        self.position().node().checks.is_some()
     }
 }
 
 /// Parses and decodes a JSON body. Findings are in document order for built-in types; for custom resources all
 /// duplicates come first, then the unknown fields by name.
 pub(crate) fn decode(target: &DecodeTarget<'_>, body: &[u8]) -> Result<Decoded, DecodeError> {
-    let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.place()) };
+    let expected = if target.is_custom() { Expected::Untyped } else { Expected::Typed(target.position()) };
     if body.trim_ascii().is_empty() {
         return Err(DecodeError::Syntax("unexpected end of JSON input".to_owned()));
     }
@@ -108,7 +108,7 @@ pub(crate) fn decode_value(target: &DecodeTarget<'_>, mut object: Value) -> Resu
     }
     identify(target, &mut object)?;
     let mut walk = walk::Walk::default();
-    walk.value(target.place(), &mut object).map_err(|problem| DecodeError::WrongType {
+    walk.value(target.position(), &mut object).map_err(|problem| DecodeError::WrongType {
         kind: target.kind.to_owned(),
         version: target.version.to_owned(),
         problem,

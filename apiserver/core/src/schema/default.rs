@@ -14,15 +14,15 @@ pub(crate) enum Nulls {
 }
 
 /// Fills absent fields from the schema's defaults, which also replace nulls that the type does not allow.
-pub(crate) fn default(place: SchemaPosition<'_>, value: &mut Value, nulls: Nulls) {
-    match (&place.node().shape, value) {
+pub(crate) fn default(position: SchemaPosition<'_>, value: &mut Value, nulls: Nulls) {
+    match (&position.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
             for field in &shape.fields {
-                let (child, _) = place.child(&field.name);
+                let (child, _) = position.child(&field.name);
                 fill(child, map, &field.name);
             }
             map.retain(|key, item| {
-                let (child, known) = place.child(key);
+                let (child, known) = position.child(key);
                 if known {
                     default(child, item, nulls);
                 }
@@ -30,7 +30,7 @@ pub(crate) fn default(place: SchemaPosition<'_>, value: &mut Value, nulls: Nulls
             });
         }
         (Shape::Map { .. }, Value::Object(map)) => {
-            let node = place.child("").0.node();
+            let node = position.child("").0.node();
             for item in map.values_mut() {
                 if item.is_null()
                     && !node.nullable
@@ -38,12 +38,12 @@ pub(crate) fn default(place: SchemaPosition<'_>, value: &mut Value, nulls: Nulls
                 {
                     *item = (**value).clone();
                 }
-                default(place.child("").0, item, nulls);
+                default(position.child("").0, item, nulls);
             }
-            map.retain(|key, item| nulls == Nulls::Kept || !is_misplaced_null(place.child(key).0, item));
+            map.retain(|key, item| nulls == Nulls::Kept || !is_misplaced_null(position.child(key).0, item));
         }
         (Shape::List(_), Value::Array(items)) => {
-            let node = place.item().node();
+            let node = position.item().node();
             for item in items {
                 if item.is_null()
                     && !node.nullable
@@ -51,7 +51,7 @@ pub(crate) fn default(place: SchemaPosition<'_>, value: &mut Value, nulls: Nulls
                 {
                     *item = (**value).clone();
                 }
-                default(place.item(), item, nulls);
+                default(position.item(), item, nulls);
             }
         }
         _ => {}

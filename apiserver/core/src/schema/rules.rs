@@ -147,11 +147,11 @@ impl RuleEngine for NoRules {
     }
 }
 
-/// The state of the compiler of a definition: its current position, and the rules so far.
+/// The state of the compiler of a definition: what surrounds the current schema, and the rules so far.
 #[derive(Debug)]
 pub(super) struct Scope {
-    /// The current position.
-    pub(super) place: Surroundings,
+    /// What surrounds the current schema.
+    pub(super) surroundings: Surroundings,
     /// Estimated costs of the rules so far, with the paths of the expensive ones.
     costs: Costs,
     /// Errors of the rules so far. They are kept apart, because rules are compiled only where their schema is valid.
@@ -183,8 +183,8 @@ struct Costs {
 
 impl Default for Scope {
     fn default() -> Self {
-        let place = Surroundings { occurrences_max: Some(1), uncorrelated: None };
-        Self { place, costs: Costs::default(), errors: Vec::new() }
+        let surroundings = Surroundings { occurrences_max: Some(1), uncorrelated: None };
+        Self { surroundings, costs: Costs::default(), errors: Vec::new() }
     }
 }
 
@@ -201,11 +201,13 @@ impl Scope {
         let mut compiled = Vec::new();
         for (index, rule) in written.into_iter().flatten().enumerate() {
             let at = format!("{path}.x-kubernetes-validations[{index}]");
-            let site = RuleSite { schema, rule, is_object, occurrences_max: self.place.occurrences_max };
+            let site =
+                RuleSite { schema, rule, is_object, occurrences_max: self.surroundings.occurrences_max };
             match engine.compile(&site) {
                 Ok(one) => {
                     self.account(one.cost, format!("{at}.rule"));
-                    if let Some(list) = self.place.uncorrelated.as_ref().filter(|_| one.is_transition) {
+                    if let Some(list) = self.surroundings.uncorrelated.as_ref().filter(|_| one.is_transition)
+                    {
                         let text = format!(
                             "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
                         );
@@ -224,10 +226,10 @@ impl Scope {
         compiled
     }
 
-    fn account(&mut self, cost: u64, place: String) {
+    fn account(&mut self, cost: u64, path: String) {
         self.costs.total = self.costs.total.saturating_add(cost);
         if cost >= ESTIMATE_NAMED_MIN {
-            self.costs.dear.push((cost, place));
+            self.costs.dear.push((cost, path));
             self.costs.dear.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
             self.costs.dear.truncate(ESTIMATES_NAMED_MAX);
         }
@@ -239,10 +241,10 @@ impl Scope {
         if self.costs.total <= ESTIMATE_MAX {
             return errors;
         }
-        for (_, place) in &self.costs.dear {
+        for (_, site) in &self.costs.dear {
             let text =
                 "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
-            errors.push(FieldError::forbidden(place.clone(), text));
+            errors.push(FieldError::forbidden(site.clone(), text));
         }
         let name = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
         errors.push(FieldError::forbidden(path, cost_message(name, self.costs.total, ESTIMATE_MAX)));
@@ -274,10 +276,10 @@ pub(crate) struct Judgement {
 }
 
 /// Evaluates the rules of a value that fits its type.
-pub(crate) fn judge(place: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Judgement {
+pub(crate) fn judge(position: SchemaPosition<'_>, value: &Value, old: Option<&Value>) -> Judgement {
     let mut judge =
         Judge { budget: Budget { left: COST_MAX }, judgement: Judgement::default(), is_stopped: false };
-    judge.walk(place, &ValueWithOld { value, old, ancestor: None }, "");
+    judge.walk(position, &ValueWithOld { value, old, ancestor: None }, "");
     judge.judgement
 }
 
@@ -311,8 +313,8 @@ impl<'a> ValueWithOld<'a> {
 }
 
 impl Judge {
-    fn walk(&mut self, place: SchemaPosition<'_>, pair: &ValueWithOld<'_>, path: &str) {
-        let node = place.node();
+    fn walk(&mut self, position: SchemaPosition<'_>, pair: &ValueWithOld<'_>, path: &str) {
+        let node = position.node();
         let Some(checks) = node.checks.as_ref().filter(|_| !pair.value.is_null()) else { return };
         for rule in &checks.rules {
             if self.is_stopped || self.judgement.errors.len() >= CAUSES_MAX {
@@ -334,14 +336,14 @@ impl Judge {
                 for (key, item) in members {
                     let before = pair.old.and_then(|old| old.get(key));
                     let at = if is_map { format!("{path}[{key}]") } else { join(path, key) };
-                    self.walk(place.child(key).0, &pair.below(item, before), &at);
+                    self.walk(position.child(key).0, &pair.below(item, before), &at);
                 }
             }
             (Shape::List(list), Value::Array(items)) => {
                 let before = correlate::Items::new(list, pair.old);
                 for (index, item) in items.iter().enumerate() {
                     self.walk(
-                        place.item(),
+                        position.item(),
                         &pair.below(item, before.find(item)),
                         &format!("{path}[{index}]"),
                     );

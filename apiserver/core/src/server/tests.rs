@@ -38,17 +38,17 @@ async fn start() -> (SocketAddr, DropGuard) {
     start_with(1).await
 }
 
-async fn start_with(places: usize) -> (SocketAddr, DropGuard) {
-    start_behind(places, None).await
+async fn start_with(max: usize) -> (SocketAddr, DropGuard) {
+    start_behind(max, None).await
 }
 
-async fn start_behind(places: usize, tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, DropGuard) {
+async fn start_behind(max: usize, tls: Option<Arc<rustls::ServerConfig>>) -> (SocketAddr, DropGuard) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     put(&store).await;
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin()));
-    let api = api.connections_max(places).answers_len_max(ANSWERS_LEN).build();
+    let api = api.connections_max(max).answers_len_max(ANSWERS_LEN).build();
     let serving = Serving { tls, stop: stop.clone(), grace: Duration::ZERO };
     tokio::spawn(serve(listener, api, serving));
     (address, stop.drop_guard())

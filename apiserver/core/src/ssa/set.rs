@@ -119,19 +119,19 @@ impl Set {
     }
 
     /// Adds the declared fields on the paths of members as members: a struct is removed when all its members are.
-    pub(super) fn with_named_fields(&self, place: SchemaPosition<'_>) -> Self {
+    pub(super) fn with_named_fields(&self, position: SchemaPosition<'_>) -> Self {
         let mut out = Self { members: self.members.clone(), children: BTreeMap::new() };
         for (element, child) in &self.children {
             let below = match element {
                 Element::Field(name) => {
-                    let (below, declared) = place.child(name);
-                    let declared = declared && matches!(place.node().shape, Shape::Struct(_));
+                    let (below, declared) = position.child(name);
+                    let declared = declared && matches!(position.node().shape, Shape::Struct(_));
                     if declared {
                         out.members.insert(element.clone());
                     }
                     below
                 }
-                _ => place.item(),
+                _ => position.item(),
             };
             out.children.insert(element.clone(), child.with_named_fields(below));
         }

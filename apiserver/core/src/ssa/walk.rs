@@ -24,8 +24,8 @@ pub(super) enum Form<'a> {
 }
 
 /// The form of a value in a type. A value that does not fit its type is a leaf.
-pub(super) fn form<'a>(place: SchemaPosition<'a>, value: &Value) -> Form<'a> {
-    match (&place.node().shape, value) {
+pub(super) fn form<'a>(position: SchemaPosition<'a>, value: &Value) -> Form<'a> {
+    match (&position.node().shape, value) {
         (Shape::Any { atomic: false }, Value::Object(_)) => Form::Map,
         (Shape::Struct(shape), Value::Object(_)) if !shape.atomic => Form::Map,
         (Shape::Map { atomic: false, .. }, Value::Object(_)) => Form::Map,
@@ -37,7 +37,11 @@ pub(super) fn form<'a>(place: SchemaPosition<'a>, value: &Value) -> Form<'a> {
 }
 
 /// The element that identifies an item of a set or an associative list.
-pub(super) fn identify(place: SchemaPosition<'_>, list: &ListShape, item: &Value) -> Result<Element, String> {
+pub(super) fn identify(
+    position: SchemaPosition<'_>,
+    list: &ListShape,
+    item: &Value,
+) -> Result<Element, String> {
     let Topology::Map(keys) = &list.topology else {
         return match item {
             Value::Object(_) => {
@@ -57,7 +61,7 @@ pub(super) fn identify(place: SchemaPosition<'_>, list: &ListShape, item: &Value
     let mut found = Map::new();
     for key in keys {
         let given = map.get(key.as_ref()).filter(|value| !value.is_null()).cloned();
-        if let Some(value) = given.or_else(|| key_default(place.item(), key)) {
+        if let Some(value) = given.or_else(|| key_default(position.item(), key)) {
             found.insert(key.to_string(), value);
         }
     }
@@ -88,17 +92,17 @@ fn key_default(item: SchemaPosition<'_>, key: &str) -> Option<Value> {
 }
 
 /// The fields that a value contains.
-pub(super) fn to_set(place: SchemaPosition<'_>, value: &Value) -> Set {
+pub(super) fn to_set(position: SchemaPosition<'_>, value: &Value) -> Set {
     let mut set = Set::default();
-    collect(place, value, &mut Vec::new(), &mut set);
+    collect(position, value, &mut Vec::new(), &mut set);
     set
 }
 
-fn collect(place: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
-    match (form(place, value), value) {
+fn collect(position: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
+    match (form(position, value), value) {
         (Form::Map, Value::Object(map)) => {
             for (key, item) in map {
-                let (child, declared) = place.child(key);
+                let (child, declared) = position.child(key);
                 path.push(Element::field(key));
                 collect(child, item, path, set);
                 let empty = item.is_null() || item.as_object().is_some_and(Map::is_empty);
@@ -111,7 +115,7 @@ fn collect(place: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, se
         (Form::List(list), Value::Array(items)) => {
             let mut counts: HashMap<Element, usize> = HashMap::new();
             let elements: Vec<Option<Element>> =
-                items.iter().map(|item| identify(place, list, item).ok()).collect();
+                items.iter().map(|item| identify(position, list, item).ok()).collect();
             for element in elements.iter().flatten() {
                 *counts.entry(element.clone()).or_default() += 1;
             }
@@ -122,7 +126,7 @@ fn collect(place: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, se
                 set.insert(path);
                 // Duplicate items are owned as a whole.
                 if single {
-                    collect(place.item(), item, path, set);
+                    collect(position.item(), item, path, set);
                 }
                 path.pop();
             }
@@ -132,15 +136,15 @@ fn collect(place: SchemaPosition<'_>, value: &Value, path: &mut Vec<Element>, se
 }
 
 /// Checks that an applied configuration contains only fields of the type, and no duplicate items.
-pub(super) fn validate(place: SchemaPosition<'_>, value: &Value) -> Result<(), String> {
-    check(place, value, "")
+pub(super) fn validate(position: SchemaPosition<'_>, value: &Value) -> Result<(), String> {
+    check(position, value, "")
 }
 
-fn check(place: SchemaPosition<'_>, value: &Value, path: &str) -> Result<(), String> {
-    match (&place.node().shape, value) {
+fn check(position: SchemaPosition<'_>, value: &Value, path: &str) -> Result<(), String> {
+    match (&position.node().shape, value) {
         (Shape::Struct(shape), Value::Object(map)) => {
             for (key, item) in map {
-                let (child, declared) = place.child(key);
+                let (child, declared) = position.child(key);
                 let typed = matches!(key.as_str(), "apiVersion" | "kind") && shape.embedded;
                 if !declared && !typed && shape.rest == Rest::Pruned {
                     return Err(format!("{path}.{key}: field not declared in schema"));
@@ -149,23 +153,23 @@ fn check(place: SchemaPosition<'_>, value: &Value, path: &str) -> Result<(), Str
             }
             Ok(())
         }
-        (Shape::Map { .. }, Value::Object(map)) => {
-            map.iter().try_for_each(|(key, item)| check(place.child(key).0, item, &format!("{path}.{key}")))
-        }
+        (Shape::Map { .. }, Value::Object(map)) => map
+            .iter()
+            .try_for_each(|(key, item)| check(position.child(key).0, item, &format!("{path}.{key}"))),
         (Shape::List(list), Value::Array(items)) => {
             let mut seen = std::collections::HashSet::new();
             for (index, item) in items.iter().enumerate() {
                 if matches!(list.topology, Topology::Atomic) {
-                    check(place.item(), item, &format!("{path}[{index}]"))?;
+                    check(position.item(), item, &format!("{path}[{index}]"))?;
                     continue;
                 }
-                let element = identify(place, list, item)
+                let element = identify(position, list, item)
                     .map_err(|problem| format!("{path}: element {index}: {problem}"))?;
                 let below = format!("{path}{element}");
                 if !seen.insert(element.clone()) {
                     return Err(format!("{path}: duplicate entries for key {element}"));
                 }
-                check(place.item(), item, &below)?;
+                check(position.item(), item, &below)?;
             }
             Ok(())
         }

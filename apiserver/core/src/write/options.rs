@@ -69,8 +69,8 @@ impl DeleteOptions {
         field(body, "preconditions", "v1.Preconditions", Value::as_object)?;
         let condition = |name: &str, go: &str| {
             let value = &body["preconditions"][name];
-            let place = format!("Go struct field Preconditions.preconditions.{name} of type {go}");
-            typed(value, &place, Value::as_str).map(|text| text.map(str::to_owned))
+            let target = format!("Go struct field Preconditions.preconditions.{name} of type {go}");
+            typed(value, &target, Value::as_str).map(|text| text.map(str::to_owned))
         };
         let mut causes = Vec::new();
         let dry: Vec<&str> =
@@ -116,20 +116,20 @@ fn dry_run_value(value: &Value) -> Result<&str, ApiError> {
 
 fn typed<'v, T>(
     value: &'v Value,
-    place: &str,
+    target: &str,
     read: impl Fn(&'v Value) -> Option<T>,
 ) -> Result<Option<T>, ApiError> {
     if value.is_null() {
         return Ok(None);
     }
-    read(value).map(Some).ok_or_else(|| ApiError::bad_request(unmarshal(value, place)))
+    read(value).map(Some).ok_or_else(|| ApiError::bad_request(unmarshal(value, target)))
 }
 
 /// The message of Go's decoder about a value that does not fit its type.
-fn unmarshal(value: &Value, place: &str) -> String {
+fn unmarshal(value: &Value, target: &str) -> String {
     let number =
-        if value.is_number() && place.ends_with("int64") { format!(" {value}") } else { String::new() };
-    format!("json: cannot unmarshal {}{number} into {place}", json_type(value))
+        if value.is_number() && target.ends_with("int64") { format!(" {value}") } else { String::new() };
+    format!("json: cannot unmarshal {}{number} into {target}", json_type(value))
 }
 
 fn propagation(policy: Option<&str>, orphan: Option<bool>, causes: &mut Vec<Cause>) -> Option<Propagation> {

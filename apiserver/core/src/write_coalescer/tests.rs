@@ -100,7 +100,7 @@ async fn a_slow_peer_gets_every_byte_in_order() {
     let (near, mut far) = duplex(100);
     let (mut corked, outlet) = coalesce_writes(near);
     let lengths: VecDeque<usize> = (0..300).map(|number| number * 97 % (2 * WAITING_MAX)).collect();
-    let bytes: Vec<u8> = (0..lengths.iter().sum()).map(|place: usize| (place % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..lengths.iter().sum()).map(|index: usize| (index % 251) as u8).collect();
     let expected = bytes.clone();
     let reader = tokio::spawn(async move {
         let mut read = Vec::new();

@@ -59,7 +59,7 @@ async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
     let path = "namespaces/default/serviceaccounts/a/token";
     let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"});
     assert_eq!(server.post(&format!("/api/v1/{path}"), &body).await.expect(201), body);
-    for (method, place) in [
+    for (method, target) in [
         ("GET", "/api/v1"),
         ("PUT", "/api/v1"),
         ("PATCH", "/api/v1"),
@@ -68,8 +68,8 @@ async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
         ("POST", "/api/v1/watch"),
         ("OPTIONS", "/api/v1"),
     ] {
-        let refused = server.call(method, &format!("{place}/{path}"), JSON, body.to_string()).await;
-        assert_eq!(refused.status, 405, "{method} {place}: {:?}", refused.bytes);
+        let refused = server.call(method, &format!("{target}/{path}"), JSON, body.to_string()).await;
+        assert_eq!(refused.status, 405, "{method} {target}: {:?}", refused.bytes);
     }
     let configmap = configmap("a", "1");
     server.post("/api/v1/watch/namespaces/default/configmaps", &configmap).await.expect(405);

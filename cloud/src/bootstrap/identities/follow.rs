@@ -41,7 +41,7 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
     };
     let all = WatchSpec::all(resources::secrets());
     let spec = WatchSpec { namespace, label_selector: OWN_LABEL.to_owned(), ..all };
-    let (out, mut told) = mpsc::channel(EVENTS_MAX);
+    let (out, mut events) = mpsc::channel(EVENTS_MAX);
     // Take the known versions before the API is asked for a list: the answer may be processed later, when newer writes
     // are known.
     let asked = |event| {
@@ -50,7 +50,7 @@ async fn follow_records(identities: &Identities, kube: Kube, namespace: String) 
     };
     let taking = async {
         let mut listing = None;
-        while let Some((event, asked)) = told.recv().await {
+        while let Some((event, asked)) = events.recv().await {
             match event {
                 ObjectEvent::RelistStart => listing = asked,
                 ObjectEvent::RelistEnd => listing = None,

@@ -47,7 +47,7 @@ struct CachedRefusal {
 /// Running questions, and recent refusals.
 #[derive(Debug)]
 pub(super) struct Questions {
-    places: Semaphore,
+    permits: Semaphore,
     joins: Semaphore,
     turns: Mutex<HashMap<NodeId, Arc<tokio::sync::Mutex<()>>>>,
     refusals: Mutex<HashMap<NodeId, CachedRefusal>>,
@@ -56,8 +56,8 @@ pub(super) struct Questions {
 impl Default for Questions {
     fn default() -> Self {
         let (turns, refusals) = (Mutex::default(), Mutex::default());
-        let (places, joins) = (Semaphore::new(QUESTIONS_MAX), Semaphore::new(JOINS_MAX));
-        Self { places, joins, turns, refusals }
+        let (permits, joins) = (Semaphore::new(QUESTIONS_MAX), Semaphore::new(JOINS_MAX));
+        Self { permits, joins, turns, refusals }
     }
 }
 
@@ -74,8 +74,8 @@ impl Questions {
     }
 
     /// A permit for a question about any name.
-    pub(super) fn place(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
-        self.places.try_acquire().map_err(|_| IdentityError::Busy)
+    pub(super) fn permit(&self) -> Result<SemaphorePermit<'_>, IdentityError> {
+        self.permits.try_acquire().map_err(|_| IdentityError::Busy)
     }
 
     /// A permit for a question of a joining client.

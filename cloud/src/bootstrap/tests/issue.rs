@@ -36,11 +36,11 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
     let inner = &world.bootstrap.inner;
     let waiting = inner.door.enter([192, 0, 2, 1].into()).expect("a place");
     assert!(waiting.spoke());
-    let place = Arc::new(waiting.work().await.expect("a working place"));
+    let slot = Arc::new(waiting.work().await.expect("a working place"));
     let certificate = World::start().await.joined("edge1").await.facts();
     let way = Way::Token { bearer: bearer.to_owned(), replace: false };
     let node = edge1();
-    let mut asked = Box::pin(issue(inner, &place, &node, way, certificate));
+    let mut asked = Box::pin(issue(inner, &slot, &node, way, certificate));
     for look in 0..looks {
         if look > 0 {
             tokio::task::yield_now().await;
@@ -54,7 +54,7 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
         tokio::task::yield_now().await;
     }
     drop(asked);
-    drop(place);
+    drop(slot);
     let held = usize::from(!inner.issues.is_empty());
     assert_eq!(inner.door.working(), held, "it has its place until it is done");
     all_recorded(inner).await;

@@ -201,8 +201,11 @@ fn wrong_types_and_unknown_names_are_told_with_line_and_column() {
         ("modules: {edgeController: {load: {querySecretWorkers: 0}}}".to_owned(), 1, 35, ""),
     ] {
         let error = Config::parse(&text).expect_err(&text).to_string();
-        let place = format!("line {line} column {column}");
-        assert!(error.contains(&place) && error.contains(says), "{text:?} should name {place}: {error}");
+        let position = format!("line {line} column {column}");
+        assert!(
+            error.contains(&position) && error.contains(says),
+            "{text:?} should name {position}: {error}"
+        );
     }
 }
 

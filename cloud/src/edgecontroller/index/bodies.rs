@@ -46,7 +46,7 @@ pub(super) struct Bodies(HashMap<NodeId, Share>);
 
 #[derive(Debug, Default)]
 struct Share {
-    places: HashMap<Uid, (Rank, usize)>,
+    positions: HashMap<Uid, (Rank, usize)>,
     /// Every place in `inside` is before every place in `outside`.
     inside: BTreeSet<PodPosition>,
     outside: BTreeSet<PodPosition>,
@@ -73,7 +73,7 @@ impl Bodies {
         let Some(share) = self.0.get_mut(node) else { return Moves::default() };
         share.take_out(uid);
         let moves = share.balance();
-        if share.places.is_empty() {
+        if share.positions.is_empty() {
             self.0.remove(node);
         }
         moves
@@ -88,13 +88,13 @@ impl Bodies {
     pub(super) fn is_inside(&self, node: &NodeId, uid: &Uid) -> bool {
         self.0
             .get(node)
-            .is_some_and(|share| share.place(uid).is_some_and(|place| share.inside.contains(&place)))
+            .is_some_and(|share| share.position(uid).is_some_and(|position| share.inside.contains(&position)))
     }
 
     /// Whether the pod is being deleted.
     pub(super) fn is_ending(&self, node: &NodeId, uid: &Uid) -> bool {
-        let place = self.0.get(node).and_then(|share| share.places.get(uid));
-        place.is_some_and(|(rank, _)| *rank == Rank::Ending)
+        let position = self.0.get(node).and_then(|share| share.positions.get(uid));
+        position.is_some_and(|(rank, _)| *rank == Rank::Ending)
     }
 
     /// Whether another mirror pod of the node may be tracked.
@@ -104,49 +104,49 @@ impl Bodies {
 }
 
 impl Share {
-    fn place(&self, uid: &Uid) -> Option<PodPosition> {
-        self.places.get(uid).map(|(rank, len)| (*rank, *len, uid.clone()))
+    fn position(&self, uid: &Uid) -> Option<PodPosition> {
+        self.positions.get(uid).map(|(rank, len)| (*rank, *len, uid.clone()))
     }
 
     fn take_out(&mut self, uid: &Uid) {
-        let Some(place) = self.place(uid) else { return };
-        self.places.remove(uid);
-        self.mirrors -= usize::from(place.0 == Rank::Mirror);
-        if self.inside.remove(&place) {
-            self.bytes -= place.1;
+        let Some(position) = self.position(uid) else { return };
+        self.positions.remove(uid);
+        self.mirrors -= usize::from(position.0 == Rank::Mirror);
+        if self.inside.remove(&position) {
+            self.bytes -= position.1;
         } else {
-            self.outside.remove(&place);
+            self.outside.remove(&position);
         }
     }
 
     fn put_in(&mut self, uid: &Uid, rank: Rank, len: usize) {
-        self.places.insert(uid.clone(), (rank, len));
+        self.positions.insert(uid.clone(), (rank, len));
         self.mirrors += usize::from(rank == Rank::Mirror);
-        let place = (rank, len, uid.clone());
-        if self.outside.first().is_some_and(|first| *first < place) {
-            self.outside.insert(place);
+        let position = (rank, len, uid.clone());
+        if self.outside.first().is_some_and(|first| *first < position) {
+            self.outside.insert(position);
         } else {
             self.bytes += len;
-            self.inside.insert(place);
+            self.inside.insert(position);
         }
     }
 
     fn balance(&mut self) -> Moves {
         let mut moves = Moves::default();
         while self.bytes > NODE_PODS_BYTES_MAX
-            && let Some(place) = self.inside.pop_last()
+            && let Some(position) = self.inside.pop_last()
         {
-            self.bytes -= place.1;
-            moves.out.push(place.2.clone());
-            self.outside.insert(place);
+            self.bytes -= position.1;
+            moves.out.push(position.2.clone());
+            self.outside.insert(position);
         }
         while let Some(first) = self.outside.first()
             && self.bytes + first.1 <= NODE_PODS_BYTES_MAX
-            && let Some(place) = self.outside.pop_first()
+            && let Some(position) = self.outside.pop_first()
         {
-            self.bytes += place.1;
-            moves.back.push(place.2.clone());
-            self.inside.insert(place);
+            self.bytes += position.1;
+            moves.back.push(position.2.clone());
+            self.inside.insert(position);
         }
         moves
     }
@@ -252,13 +252,13 @@ mod tests {
             }
             inside.extend(moves.back);
             let Some(share) = bodies.0.get(&node()) else { continue };
-            let told: BTreeSet<_> = inside.iter().filter_map(|uid| share.place(uid)).collect();
+            let told: BTreeSet<_> = inside.iter().filter_map(|uid| share.position(uid)).collect();
             assert_eq!(told, share.inside, "whoever follows the moves knows who is inside");
-            let mut all: Vec<_> = share.places.keys().filter_map(|uid| share.place(uid)).collect();
+            let mut all: Vec<_> = share.positions.keys().filter_map(|uid| share.position(uid)).collect();
             all.sort();
             let mut room = NODE_PODS_BYTES_MAX;
-            let fits = |place: &&PodPosition| {
-                let left = room.checked_sub(place.1);
+            let fits = |position: &&PodPosition| {
+                let left = room.checked_sub(position.1);
                 room = left.unwrap_or(0);
                 left.is_some()
             };

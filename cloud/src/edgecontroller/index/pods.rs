@@ -124,10 +124,10 @@ impl Index {
             let metadata = pod.get("metadata");
             ["deletionTimestamp", "deletionGracePeriodSeconds"].map(|name| metadata?.get(name).cloned())
         };
-        let told = marks(raw.value());
-        let Some(known) = self.pods.get(&raw.uid()?).filter(|_| told[0].is_some()) else { return Ok(()) };
+        let reported = marks(raw.value());
+        let Some(known) = self.pods.get(&raw.uid()?).filter(|_| reported[0].is_some()) else { return Ok(()) };
         let is_news = match self.down.present(&known.key) {
-            Some(pod) => serde_json::from_slice(&pod.body).is_ok_and(|pod: Value| marks(&pod) != told),
+            Some(pod) => serde_json::from_slice(&pod.body).is_ok_and(|pod: Value| marks(&pod) != reported),
             None => true,
         };
         if is_news && known.version.revision < raw.revision()? {

@@ -96,13 +96,13 @@ impl Room {
     pub(super) fn set(&mut self, item: &Item, holder: &Holder, standing: ItemPriority, len: usize) -> Moves {
         self.take_out(item);
         self.items.insert(item.clone(), (holder.clone(), standing, len));
-        let place = (standing, len, item.clone());
+        let position = (standing, len, item.clone());
         self.change(holder, |part| {
-            if part.outside.first().is_some_and(|first| *first < place) {
-                part.outside.insert(place);
+            if part.outside.first().is_some_and(|first| *first < position) {
+                part.outside.insert(position);
             } else {
                 part.bytes += len;
-                part.inside.insert(place);
+                part.inside.insert(position);
             }
         });
         let mut moves = self.balance();
@@ -122,8 +122,8 @@ impl Room {
     /// Whether there is room for the item.
     pub(super) fn is_inside(&self, item: &Item) -> bool {
         let Some((holder, standing, len)) = self.items.get(item) else { return false };
-        let place = (*standing, *len, item.clone());
-        self.parts.get(holder).is_some_and(|part| part.inside.contains(&place))
+        let position = (*standing, *len, item.clone());
+        self.parts.get(holder).is_some_and(|part| part.inside.contains(&position))
     }
 
     /// The standing of an item; `None` if the item is not known.
@@ -139,10 +139,10 @@ impl Room {
     /// Removes an item; returns whether it was known.
     fn take_out(&mut self, item: &Item) -> bool {
         let Some((holder, standing, len)) = self.items.remove(item) else { return false };
-        let place = (standing, len, item.clone());
-        self.change(&holder, |part| match part.inside.remove(&place) {
+        let position = (standing, len, item.clone());
+        self.change(&holder, |part| match part.inside.remove(&position) {
             true => part.bytes -= len,
-            false => _ = part.outside.remove(&place),
+            false => _ = part.outside.remove(&position),
         });
         true
     }
@@ -171,18 +171,18 @@ impl Room {
             && let Some((_, holder)) = self.order.last().cloned()
         {
             self.change(&holder, |part| {
-                let Some(place) = part.inside.pop_last() else { return };
-                part.bytes -= place.1;
-                moves.out.push(place.2.clone());
-                part.outside.insert(place);
+                let Some(position) = part.inside.pop_last() else { return };
+                part.bytes -= position.1;
+                moves.out.push(position.2.clone());
+                part.outside.insert(position);
             });
         }
         while let Some(holder) = self.next_back() {
             self.change(&holder, |part| {
-                let Some(place) = part.outside.pop_first() else { return };
-                part.bytes += place.1;
-                moves.back.push(place.2.clone());
-                part.inside.insert(place);
+                let Some(position) = part.outside.pop_first() else { return };
+                part.bytes += position.1;
+                moves.back.push(position.2.clone());
+                part.inside.insert(position);
             });
         }
         moves
@@ -192,7 +192,12 @@ impl Room {
     fn next_back(&self) -> Option<Holder> {
         let room = self.max.checked_sub(self.bytes + self.max / FREE_PART)?;
         let fits = |holder: &Holder| {
-            self.parts.get(holder)?.outside.first().filter(|place| place.1 <= room).map(|_| holder.clone())
+            self.parts
+                .get(holder)?
+                .outside
+                .first()
+                .filter(|position| position.1 <= room)
+                .map(|_| holder.clone())
         };
         self.waiting.iter().find_map(|(_, holder)| fits(holder))
     }

@@ -131,7 +131,7 @@ pub(super) struct Pass {
     held: Mutex<Option<PassPermits>>,
 }
 
-/// A permit of `places`, one of `slots`, and the node's turn.
+/// A permit of `admission`, one of `slots`, and the node's turn.
 type PassPermits = ([OwnedSemaphorePermit; 2], Turn<(NodeId, RequestKind)>);
 
 impl GivesWay for Pass {
@@ -145,9 +145,9 @@ impl GivesWay for Pass {
             let turn = self.gates.turn(&self.node, self.kind, gate).await;
             // It had its permits before, so it waits for them however many others wait. The semaphores are never
             // closed.
-            let Ok(place) = Arc::clone(&gate.places).acquire_owned().await else { return };
+            let Ok(permit) = Arc::clone(&gate.admission).acquire_owned().await else { return };
             let Ok(slot) = Arc::clone(&gate.slots).acquire_owned().await else { return };
-            *self.held.lock() = Some(([place, slot], turn));
+            *self.held.lock() = Some(([permit, slot], turn));
         }
         .boxed()
     }
@@ -162,7 +162,7 @@ pub(super) struct Gates(Arc<BTreeMap<RequestKind, RequestKindGate>>, Turns<(Node
 struct RequestKindGate {
     bound: RequestBound,
     /// One permit for each request that runs or waits.
-    places: Arc<Semaphore>,
+    admission: Arc<Semaphore>,
     /// One permit for each request that runs. Fair: the longest waiting request is next.
     slots: Arc<Semaphore>,
 }
@@ -174,7 +174,7 @@ impl Gates {
         };
         let gate = |bound: RequestBound| RequestKindGate {
             bound,
-            places: permits(u64::from(bound.running.get()) + u64::from(bound.waiting)),
+            admission: permits(u64::from(bound.running.get()) + u64::from(bound.waiting)),
             slots: permits(bound.running.get().into()),
         };
         let gates = bounds.iter().map(|(kind, bound)| (*kind, gate(*bound))).collect();
@@ -199,9 +199,9 @@ impl Gates {
         let RequestBound { running, waiting } = gate.bound;
         let crowded = || Crowded { running: running.get(), waiting };
         let turn = self.turn(node, kind, gate).await;
-        let place = Arc::clone(&gate.places).try_acquire_owned().map_err(|_| crowded())?;
+        let permit = Arc::clone(&gate.admission).try_acquire_owned().map_err(|_| crowded())?;
         let slot = Arc::clone(&gate.slots).acquire_owned().await.map_err(|_| crowded())?;
-        let held = Mutex::new(Some(([place, slot], turn)));
+        let held = Mutex::new(Some(([permit, slot], turn)));
         let pass = Arc::new(Pass { gates: self.clone(), node: node.clone(), kind, held });
         if let Some(room) = Room::current() {
             room.gives_way(&pass);

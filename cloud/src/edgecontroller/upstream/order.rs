@@ -330,10 +330,10 @@ fn operations_on_version(patch: &[u8], revision: CloudRevision) -> Option<Bytes>
     }
     for operation in &operations {
         let operation: Operation<'_> = serde_json::from_str(operation.get()).ok()?;
-        let places = [Some(operation.path), operation.from];
+        let pointers = [Some(operation.path), operation.from];
         let of_version =
-            |place: &Cow<'_, str>| ["", "/metadata", "/metadata/resourceVersion"].contains(&&**place);
-        if places.iter().flatten().any(of_version) {
+            |pointer: &Cow<'_, str>| ["", "/metadata", "/metadata/resourceVersion"].contains(&&**pointer);
+        if pointers.iter().flatten().any(of_version) {
             return None;
         }
     }

@@ -61,17 +61,17 @@ impl Upstream {
         };
         let limit = call.timeout;
         let beginning = async {
-            let place = self.kube.register_as(node, &call).await.map_err(failed)?;
+            let registering = self.kube.register_as(node, &call).await.map_err(failed)?;
             let registration = identities.begin_registration(node).await;
-            Ok::<_, Box<StatusError>>((place, begun(node, registration)?))
+            Ok::<_, Box<StatusError>>((registering, begun(node, registration)?))
         };
         let begun = tokio::time::timeout(limit, beginning).await;
-        let (place, registration) = begun.map_err(|_| failed(CallError::TimedOut(limit)))??;
+        let (registering, registration) = begun.map_err(|_| failed(CallError::TimedOut(limit)))??;
         let query = call.path_and_query.split_once('?').map_or("", |(_, query)| query).to_owned();
-        let answer = place.call(call).await;
+        let answer = registering.call(call).await;
         let created = answer.as_ref().ok().filter(|answer| answer.is_success());
         registration.end(created.and_then(|answer| created_uid(node, &query, &answer.body))).await;
-        drop(place);
+        drop(registering);
         answer.map_err(failed)
     }
 }

@@ -75,11 +75,11 @@ async fn grids_of_one_name_in_two_namespaces_are_independent() {
     let grids = NAMESPACES.map(|namespace| world.of::<DeploymentGrid>(namespace));
     let deployments = NAMESPACES.map(|namespace| world.of::<Deployment>(namespace));
     world.node("n1", "a").await;
-    for (place, replicas) in [(0, 1), (1, 2)] {
-        let made = make(&grids[place], grid("web", replicas)).await;
-        let child = until(&deployments[place], "web-a", Value::is_object).await;
+    for (index, replicas) in [(0, 1), (1, 2)] {
+        let made = make(&grids[index], grid("web", replicas)).await;
+        let child = until(&deployments[index], "web-a", Value::is_object).await;
         assert_eq!((owner(&child), &child["spec"]["replicas"]), (&made["metadata"]["uid"], &json!(replicas)));
-        until(&grids[place], "web", |grid| grid["status"]["units"] == 1).await;
+        until(&grids[index], "web", |grid| grid["status"]["units"] == 1).await;
     }
     let other = get(&deployments[1], "web-a").await;
     // The first one changes, loses its child, and is deleted.

@@ -87,7 +87,7 @@ async fn arguments_that_others_change_are_put_back_and_containers_that_others_ad
     made["spec"]["template"]["template"]["spec"]["containers"][0]["args"] = arguments.clone();
     make(&grids, made).await;
     let container =
-        |child: &Value, place: usize| child["spec"]["template"]["spec"]["containers"][place].clone();
+        |child: &Value, index: usize| child["spec"]["template"]["spec"]["containers"][index].clone();
     until(&deployments, "web-a", |child| container(child, 0)["args"] == arguments).await;
     // A sidecar that another manager applies stays its own.
     let sidecar = json!({
@@ -95,7 +95,7 @@ async fn arguments_that_others_change_are_put_back_and_containers_that_others_ad
         "spec": {"template": {"spec": {"containers": [{"name": "sidecar", "image": "s:1"}]}}},
     });
     deployments.patch("web-a", &PatchParams::apply("somebody"), &Patch::Apply(&sidecar)).await.unwrap();
-    for (place, other) in [json!(["--one", "--two", "--three"]), json!(["--two", "--one"])].iter().enumerate()
+    for (index, other) in [json!(["--one", "--two", "--three"]), json!(["--two", "--one"])].iter().enumerate()
     {
         let change =
             json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": other}]);
@@ -105,7 +105,7 @@ async fn arguments_that_others_change_are_put_back_and_containers_that_others_ad
         let back = until(&deployments, "web-a", |child| container(child, 0)["args"] == arguments).await;
         assert!(
             back["metadata"]["generation"].as_i64() > Some(generation),
-            "{place}: it was changed, and changed back"
+            "{index}: it was changed, and changed back"
         );
         assert_eq!(container(&back, 1)["name"], "sidecar", "{back:#}");
     }

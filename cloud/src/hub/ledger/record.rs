@@ -208,8 +208,8 @@ mod tests {
     /// An incompressible name of letters, digits and dots.
     fn random_name(number: u64, len: usize) -> String {
         const LETTERS: &[u8; 37] = b"abcdefghijklmnopqrstuvwxyz0123456789.";
-        let letter = |place: u64| {
-            let seed = number.wrapping_mul(1000).wrapping_add(place);
+        let letter = |digit: u64| {
+            let seed = number.wrapping_mul(1000).wrapping_add(digit);
             let index = xxhash_rust::xxh3::xxh3_64(&seed.to_le_bytes()) % LETTERS.len() as u64;
             char::from(LETTERS[usize::try_from(index).expect("small")])
         };

@@ -56,8 +56,8 @@ async fn open(
     handle: Arc<SessionHandle>,
     mut link: Link,
 ) -> Option<Box<NodeSession>> {
-    let place = match unless_ended(&handle, handle.memory.place()).await {
-        Ok(place) if handle.begin() => place,
+    let permit = match unless_ended(&handle, handle.memory.permit()).await {
+        Ok(permit) if handle.begin() => permit,
         outcome => {
             never_began(&hub, &node, &handle).await;
             // If the node was replaced meanwhile, it has a newer connection, so no more time or memory is spent on this
@@ -81,7 +81,7 @@ async fn open(
     }
     link.set_share(&handle.memory.all);
     let channel = Channel::Tombolo(Tombolo { link, session });
-    Some(NodeSession::new(hub, node, handle, view, (channel, place)))
+    Some(NodeSession::new(hub, node, handle, view, (channel, permit)))
 }
 
 async fn open_kubeedge(
@@ -91,11 +91,11 @@ async fn open_kubeedge(
     mut link: DocumentLink,
 ) -> Option<Box<NodeSession>> {
     let opening = async {
-        let place = handle.memory.place().await;
+        let permit = handle.memory.permit().await;
         wait_for(&node, handle.former()).await?;
-        Ok::<_, LedgerError>((place, hub.ledgers.open(&node).await?))
+        Ok::<_, LedgerError>((permit, hub.ledgers.open(&node).await?))
     };
-    let (place, opened) = match unless_ended(&handle, opening).await {
+    let (permit, opened) = match unless_ended(&handle, opening).await {
         Ok(Ok(opened)) if handle.begin() => opened,
         outcome => {
             never_began(&hub, &node, &handle).await;
@@ -121,7 +121,7 @@ async fn open_kubeedge(
     }
     link.set_share(&handle.memory.all);
     let kubeedge = KubeEdge::new(Arc::clone(&hub), node.clone(), opened, link, &view);
-    Some(NodeSession::new(hub, node, handle, view, (Channel::KubeEdge(kubeedge), place)))
+    Some(NodeSession::new(hub, node, handle, view, (Channel::KubeEdge(kubeedge), permit)))
 }
 
 /// Does some work before a session begins, unless the session is ended first. Other mail is dropped: the new session

@@ -99,8 +99,8 @@ impl NodeSession {
     /// subscription lasts.
     pub(super) fn start_review(&mut self, subscribe: Box<Subscribe>) {
         let due = Instant::now() + next_review();
-        let place = self.reviews.partition_point(|(other, _)| *other <= due);
-        self.reviews.insert(place, (due, subscribe));
+        let index = self.reviews.partition_point(|(other, _)| *other <= due);
+        self.reviews.insert(index, (due, subscribe));
         self.weigh_texts();
     }
 

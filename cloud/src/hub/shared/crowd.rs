@@ -157,11 +157,11 @@ impl SharedWatch {
         let crowds = self.crowds.lock();
         let (len, most) = (self.objects.len(), crowds.most_objects().map_or(0, |(_, objects)| objects));
         let is_even = most < len / 2 - len / FREE_PART && len < FOLLOWED_MAX - FOLLOWED_MAX / FREE_PART;
-        let places = crowds.left_out.is_empty() || len < CROWDED - CROWDED / FREE_PART || is_even;
+        let has_room = crowds.left_out.is_empty() || len < CROWDED - CROWDED / FREE_PART || is_even;
         let is_short = crowds.gave_way > 0 || !crowds.left_out.is_empty();
         drop(crowds);
         is_short
-            && places
+            && has_room
             && self.interned.has_room()
             && self.followers.lock().has_room()
             && self.is_following()

@@ -200,11 +200,11 @@ proptest! {
     fn an_object_is_the_same_whichever_way_it_is_read(
         mut metadata in prop::collection::vec((name_text(), json_text()), 0..6),
         mut members in prop::collection::vec((name_text(), json_text()), 0..6),
-        place in any::<prop::sample::Index>(),
+        index in any::<prop::sample::Index>(),
     ) {
         metadata.push((r#""uid""#.to_owned(), r#""u""#.to_owned()));
-        let place = place.index(members.len() + 1);
-        members.insert(place, (r#""metadata""#.to_owned(), object_text(&metadata)));
+        let index = index.index(members.len() + 1);
+        members.insert(index, (r#""metadata""#.to_owned(), object_text(&metadata)));
         let text = object_text(&members);
         let careful = read_with_care(&text, LARGE_TREE_BYTES_MAX);
         let short = read_short(&text, TREE_BYTES_MAX);

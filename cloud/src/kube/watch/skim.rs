@@ -111,8 +111,8 @@ impl Skim {
             3 => IDENTITY.contains(&plain),
             _ => false,
         };
-        let place = self.level + usize::from(self.level == 3 && self.in_spec);
-        let Some(kept) = place.checked_sub(1).and_then(|place| self.kept.get_mut(place)) else { return };
+        let index = self.level + usize::from(self.level == 3 && self.in_spec);
+        let Some(kept) = index.checked_sub(1).and_then(|index| self.kept.get_mut(index)) else { return };
         let fits = value.len() <= VALUE_LEN_MAX && kept.len() + value.len() <= KEPT_LEN_MAX;
         if is_wanted && fits && !value.is_empty() {
             // Metadata and spec have no text before them; the other parts follow something.

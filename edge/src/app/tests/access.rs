@@ -45,7 +45,7 @@ impl Issuer {
 
     pub(super) fn sign(&self, id: &str, pod_uid: &str, life: u64) -> String {
         let bound = |name: &str, uid: &str| BoundObject { name: name.to_owned(), uid: uid.to_owned() };
-        let place = KubernetesClaim {
+        let claim = KubernetesClaim {
             namespace: "default".to_owned(),
             node: Some(bound("edge-a", "node-uid")),
             pod: Some(bound("web", pod_uid)),
@@ -55,7 +55,7 @@ impl Issuer {
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let audiences = vec![ISSUER.to_owned()];
-        let claims = Claims::new(ISSUER, "jti".to_owned(), place, audiences, now, Duration::from_secs(life));
+        let claims = Claims::new(ISSUER, "jti".to_owned(), claim, audiences, now, Duration::from_secs(life));
         let mut header = Header::new(Algorithm::ES256);
         header.kid = Some(id.to_owned());
         let key = EncodingKey::from_ec_pem(self.0.serialize_pem().as_bytes()).unwrap();

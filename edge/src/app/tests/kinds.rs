@@ -78,13 +78,13 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
     let builtin = json!({"resource": "deployments", "responseKind": {"kind": "Strange"}, "scope": "Cluster", "verbs": []});
     let document = discovery(&[("example.com", &entry), ("apps", &builtin)]);
     cloud.script("GET /apis", move |_, _| (200, document.clone()));
-    let place = "/openapi/v3/apis/example.com/v1?hash=1";
-    let index = json!({"paths": {"apis/example.com/v1": {"serverRelativeURL": place}}});
+    let url = "/openapi/v3/apis/example.com/v1?hash=1";
+    let index = json!({"paths": {"apis/example.com/v1": {"serverRelativeURL": url}}});
     cloud.script("GET /openapi/v3", move |_, _| (200, index.clone()));
     let schema = json!({"x-kubernetes-group-version-kind": [kind], "x-kubernetes-selectable-fields": [{"fieldPath": "spec.size"}]});
     let openapi = json!({"openapi": "3.0.0", "info": {"title": "of the cloud"},
         "components": {"schemas": {"com.example.v1.Widget": schema}}});
-    cloud.script(&format!("GET {place}"), move |_, _| (200, openapi.clone()));
+    cloud.script(&format!("GET {url}"), move |_, _| (200, openapi.clone()));
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_until("a session", DEADLINE, async || agent.status.look().transport.is_some()).await;
     let widgets = WIDGETS;
@@ -260,13 +260,13 @@ fn count(cloud: &FakeCloud, call: &str) -> usize {
 }
 
 /// A cloud with kinds of two groups, `a.example` and `b.example`, and their documents at these URLs.
-fn with_two_groups(cloud: &FakeCloud, places: [&'static str; 2]) {
+fn with_two_groups(cloud: &FakeCloud, urls: [&'static str; 2]) {
     cloud.script("GET /apis", |_, _| {
         let entry = widgets_entry();
         (200, discovery(&[("a.example", &entry), ("b.example", &entry)]))
     });
     cloud.script("GET /openapi/v3", move |_, _| {
-        let [a, b] = places.map(|place| json!({"serverRelativeURL": place}));
+        let [a, b] = urls.map(|url| json!({"serverRelativeURL": url}));
         (200, json!({"paths": {"apis/a.example/v1": a, "apis/b.example/v1": b}}))
     });
 }
@@ -275,8 +275,8 @@ fn with_two_groups(cloud: &FakeCloud, places: [&'static str; 2]) {
 async fn nobody_waits_for_documents_that_do_not_come() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_two_groups(&cloud, ["/a?1", "/b?1"]);
-    for place in ["GET /a?1", "GET /b?1"] {
-        cloud.script(place, |_, _| (super::cloud::NO_ANSWER, Value::Null));
+    for call in ["GET /a?1", "GET /b?1"] {
+        cloud.script(call, |_, _| (super::cloud::NO_ANSWER, Value::Null));
     }
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_until("a document to be asked for", DEADLINE, async || count(&cloud, "GET /a?1") > 0).await;
@@ -297,8 +297,8 @@ async fn nobody_waits_for_documents_that_do_not_come() {
 #[tokio::test]
 async fn documents_that_are_kept_are_not_fetched_again_after_a_restart() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
-    for place in ["GET /a?1", "GET /b?1", "GET /b?2"] {
-        cloud.script(place, move |_, _| (200, json!({"openapi": "3.0.0", "info": {"title": place}})));
+    for call in ["GET /a?1", "GET /b?1", "GET /b?2"] {
+        cloud.script(call, move |_, _| (200, json!({"openapi": "3.0.0", "info": {"title": call}})));
     }
     with_two_groups(&cloud, ["/a?1", "/b?1"]);
     let title =

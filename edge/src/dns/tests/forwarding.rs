@@ -181,7 +181,7 @@ async fn questions_beyond_the_bound_fail_at_once() {
     let answer = Message::from_vec(&buffer[..length]).unwrap();
     assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
     assert!(began.elapsed() < Duration::from_secs(10), "it waited for the silent server");
-    assert!(running.metrics.told(metrics::QueryOutcome::Busy) > 0);
+    assert!(running.metrics.counted(metrics::QueryOutcome::Busy) > 0);
 }
 
 #[tokio::test]

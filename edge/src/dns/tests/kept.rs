@@ -84,7 +84,7 @@ async fn an_answer_is_asked_for_once_and_given_to_everybody() {
         ["192.0.2.1"]
     );
     assert_eq!(manner.asked(), 1);
-    assert_eq!(running.metrics.told(QueryOutcome::Cached), 3);
+    assert_eq!(running.metrics.counted(QueryOutcome::Cached), 3);
     running.ask("other.example", RecordType::A).await;
     assert_eq!(manner.asked(), 2);
 }
@@ -111,7 +111,7 @@ async fn while_nobody_answers_old_answers_are_given_and_nobody_waits_twice() {
         assert!(stale().await);
     }
     assert!(began.elapsed() < Duration::from_millis(FORWARD_WITHIN), "{:?}", began.elapsed());
-    assert!(running.metrics.told(QueryOutcome::Stale) >= 11);
+    assert!(running.metrics.counted(QueryOutcome::Stale) >= 11);
     let unknown = running.ask("never.example", RecordType::A).await;
     assert_eq!(unknown.metadata.response_code, ResponseCode::ServFail);
 }
@@ -147,7 +147,7 @@ async fn a_server_that_leads_back_here_is_found_and_not_asked() {
     *told.asks.lock() = Some(running.address);
     // A suspected loop is probed at once, and the first probe may have come before the server knew where to forward.
     let deadline = tokio::time::Instant::now() + DEADLINE;
-    while running.metrics.told(QueryOutcome::Looped) == 0 {
+    while running.metrics.counted(QueryOutcome::Looped) == 0 {
         assert!(tokio::time::Instant::now() < deadline, "the loop is not found");
         running.ask("www.example", RecordType::A).await;
     }
@@ -189,7 +189,7 @@ async fn one_client_leaves_connections_for_the_next() {
         stream.read_exact(&mut answer).await.unwrap();
         assert_eq!(addresses(&Message::from_vec(&answer).unwrap()), ["10.96.0.1"], "{source}");
         // Connections are taken in the order in which they came.
-        assert!(running.metrics.told(QueryOutcome::Crowded) > 0);
+        assert!(running.metrics.counted(QueryOutcome::Crowded) > 0);
     }
 }
 

@@ -153,7 +153,7 @@ fn strangers_are_told_nothing() {
         }
         assert!(matches!(server.step(&packet, transport, LOCAL), serve::Step::Send(_)));
     }
-    assert_eq!(server.metrics.told(metrics::QueryOutcome::Foreign), 6);
+    assert_eq!(server.metrics.counted(metrics::QueryOutcome::Foreign), 6);
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn refusals_are_counted_by_their_reason() {
     running.ask("cluster.local", RecordType::AXFR).await;
     running.send(&whole).await;
     let told = [QueryOutcome::Malformed, QueryOutcome::Refused, QueryOutcome::Nobody]
-        .map(|outcome| running.metrics.told(outcome));
+        .map(|outcome| running.metrics.counted(outcome));
     assert_eq!(told, [1, 1, 1]);
 }
 
@@ -189,9 +189,9 @@ proptest! {
         at in prop::collection::vec((0usize..44, any::<u8>()), 1..6),
     ) {
         let mut packet = question("web.shop.svc.cluster.local", RecordType::A).to_vec().unwrap();
-        for (place, byte) in at {
-            let place = place % packet.len();
-            packet[place] = byte;
+        for (index, byte) in at {
+            let index = index % packet.len();
+            packet[index] = byte;
         }
         if let serve::Step::Send(answer) = server().step(&packet, message::DnsTransport::Udp, LOCAL) {
             prop_assert!(answer.len() <= 512 + packet.len());

@@ -11,7 +11,7 @@ use super::{Batch, damaged};
 
 /// One kept answer.
 struct KeptObject {
-    place: Vec<u8>,
+    row_key: Vec<u8>,
     asked: u64,
     len: u64,
 }
@@ -19,35 +19,35 @@ struct KeptObject {
 impl Batch<'_> {
     /// Keeps the answer that the cloud has no such object. Objects that sessions keep up to date are left unchanged.
     pub(in crate::store) fn keep_absent(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
-        let Some(place) = keys::encode(key) else { return Ok(()) };
-        let mut subscriptions = match self.row(&place)? {
+        let Some(row_key) = keys::encode(key) else { return Ok(()) };
+        let mut subscriptions = match self.row(&row_key)? {
             Some(row) if !row.is_left_to_questions() => return Ok(()),
             row => row.map(|row| row.subscriptions).unwrap_or_default(),
         };
         super::add(&mut subscriptions, SUBSCRIPTION.0);
-        self.put(&place, &ObjectRow::absent(subscriptions))?;
-        self.note_question(&place)
+        self.put(&row_key, &ObjectRow::absent(subscriptions))?;
+        self.note_question(&row_key)
     }
 
     /// Deletes the kept answer about an object, which may no longer be served.
     pub(in crate::store) fn forget(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
-        let Some(place) = keys::encode(key) else { return Ok(()) };
-        self.kept.open()?.remove(place.as_slice()).map_err(storage)?;
-        self.delete(SUBSCRIPTION.0, &place, key)
+        let Some(row_key) = keys::encode(key) else { return Ok(()) };
+        self.kept.open()?.remove(row_key.as_slice()).map_err(storage)?;
+        self.delete(SUBSCRIPTION.0, &row_key, key)
     }
 
     /// Records a request for a kept object. A recent one is not written again, because the order matters only for the
     /// oldest answers.
-    pub(super) fn note_question(&mut self, place: &[u8]) -> Result<(), WriteError> {
-        let Some(row) = self.row(place)? else { return Ok(()) };
+    pub(super) fn note_question(&mut self, row_key: &[u8]) -> Result<(), WriteError> {
+        let Some(row) = self.row(row_key)? else { return Ok(()) };
         let len = if row.state == State::Absent { 0 } else { row.body.len() as u64 };
-        let known = self.kept.open()?.get(place).map_err(storage)?.map(|entry| entry.value());
+        let known = self.kept.open()?.get(row_key).map_err(storage)?.map(|entry| entry.value());
         let recent = |asked: u64| self.state.questions.saturating_sub(asked) < OBJECTS_MAX / 4;
         if known.is_some_and(|(asked, known)| known == len && recent(asked)) {
             return Ok(());
         }
         self.state.questions = self.state.questions.saturating_add(1);
-        self.kept.open()?.insert(place, (self.state.questions, len)).map_err(storage)?;
+        self.kept.open()?.insert(row_key, (self.state.questions, len)).map_err(storage)?;
         self.fit_kept()
     }
 
@@ -56,12 +56,12 @@ impl Batch<'_> {
     fn fit_kept(&mut self) -> Result<(), WriteError> {
         let (mut events, mut others) = (Vec::new(), Vec::new());
         for entry in self.kept.open()?.iter().map_err(storage)? {
-            let (place, value) = entry.map_err(storage)?;
+            let (row_key, value) = entry.map_err(storage)?;
             let (asked, len) = value.value();
-            let key = keys::decode(place.value()).ok_or_else(|| damaged("kept key"))?;
+            let key = keys::decode(row_key.value()).ok_or_else(|| damaged("kept key"))?;
             let is_event = ReportKind::shown_in(key.resource()) == ReportKind::Event;
             let list = if is_event { &mut events } else { &mut others };
-            list.push(KeptObject { place: place.value().to_vec(), asked, len });
+            list.push(KeptObject { row_key: row_key.value().to_vec(), asked, len });
         }
         self.fit_list(events, EVENTS_MAX)?;
         self.fit_list(others, OBJECTS_MAX)
@@ -75,7 +75,7 @@ impl Batch<'_> {
             if count <= count_max && bytes <= BYTES_MAX {
                 break;
             }
-            let key = keys::decode(&entry.place).ok_or_else(|| damaged("kept key"))?;
+            let key = keys::decode(&entry.row_key).ok_or_else(|| damaged("kept key"))?;
             self.forget(&key)?;
             (count, bytes) = (count - 1, bytes.saturating_sub(entry.len));
         }

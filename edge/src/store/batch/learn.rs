@@ -22,13 +22,13 @@ impl Batch<'_> {
         if !tombolo_proto::codec::carries(&learned.key) {
             return Ok(None);
         }
-        let Some(place) = keys::encode(&learned.key) else { return Ok(None) };
+        let Some(row_key) = keys::encode(&learned.key) else { return Ok(None) };
         let Ok(facts) = splice::facts(&learned.body) else { return Ok(None) };
         let (Ok(revision), Ok(uid)) = (CloudRevision::parse(&facts.resource_version), Uid::parse(&facts.uid))
         else {
             return Ok(None);
         };
-        let old = self.row(&place)?;
+        let old = self.row(&row_key)?;
         let mut wanted = match &old {
             Some(row) if row.state != State::Absent => row.subscriptions.clone(),
             _ => self.wanting(&learned.key, old.as_ref()),
@@ -66,32 +66,32 @@ impl Batch<'_> {
                 local: 0,
                 ..base
             };
-            self.replace(&place, &learned.key, old, row)?;
+            self.replace(&row_key, &learned.key, old, row)?;
         } else if let Some(held) = old.filter(|held| held.subscriptions != wanted) {
-            self.put(&place, &ObjectRow { subscriptions: wanted, ..held })?;
+            self.put(&row_key, &ObjectRow { subscriptions: wanted, ..held })?;
         }
         if learned.keep {
-            self.note_question(&place)?;
+            self.note_question(&row_key)?;
         }
-        self.answer(&place, learned, revision)
+        self.answer(&row_key, learned, revision)
     }
 
     /// Whether a reply is newer than the stored version.
-    fn is_news(&self, held: Option<&ObjectRow>, told: &ObjectVersion) -> bool {
+    fn is_news(&self, held: Option<&ObjectRow>, answered: &ObjectVersion) -> bool {
         held.filter(|row| row.state != State::Absent).is_none_or(|held| match held.era == self.state.era {
-            true => told.revision > held.version.revision,
+            true => answered.revision > held.version.revision,
             // From another history: an answer replaces only another object, or one that no session compares.
-            false => held.version.uid != told.uid || held.is_left_to_questions(),
+            false => held.version.uid != answered.uid || held.is_left_to_questions(),
         })
     }
 
     fn answer(
         &self,
-        place: &[u8],
+        row_key: &[u8],
         learned: &Learned,
         revision: CloudRevision,
     ) -> Result<Option<Bytes>, WriteError> {
-        let Some(row) = self.row(place)?.filter(|row| row.state == State::Visible) else { return Ok(None) };
+        let Some(row) = self.row(row_key)?.filter(|row| row.state == State::Visible) else { return Ok(None) };
         if row.version.revision == revision {
             return Ok(Some(view::plain(self.sealer, &learned.key, &row)?));
         }

@@ -13,10 +13,10 @@ impl Batch<'_> {
     pub(super) fn absent(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         key: &ObjectKey,
     ) -> Result<(), WriteError> {
-        let old = self.row(place)?;
+        let old = self.row(row_key)?;
         let mut subscriptions = old.as_ref().map(|row| row.subscriptions.clone()).unwrap_or_default();
         super::add(&mut subscriptions, subscription);
         if let Some(row) = old.filter(|row| row.state != State::Absent) {
@@ -25,35 +25,35 @@ impl Batch<'_> {
             }
             self.forget_answers(key, &row)?;
         }
-        self.uncover(place)?;
-        self.put(place, &ObjectRow::absent(subscriptions))
+        self.uncover(row_key)?;
+        self.put(row_key, &ObjectRow::absent(subscriptions))
     }
 
     /// Records that the cloud cannot read an object that a subscription wants. A stored version of the subscription
     /// stays. If it belongs to another history, it counts as older than everything that the cloud will send in this
     /// one.
-    pub(super) fn unreadable(&mut self, subscription: u32, place: &[u8]) -> Result<(), WriteError> {
-        let mut row = self.row(place)?.unwrap_or_else(|| ObjectRow::absent(Vec::new()));
+    pub(super) fn unreadable(&mut self, subscription: u32, row_key: &[u8]) -> Result<(), WriteError> {
+        let mut row = self.row(row_key)?.unwrap_or_else(|| ObjectRow::absent(Vec::new()));
         if row.state != State::Absent && row.subscriptions.contains(&subscription) {
             if row.era != self.state.era {
                 row.era = self.state.era;
                 row.version.revision = CloudRevision(0);
             }
-            return self.put(place, &row);
+            return self.put(row_key, &row);
         }
         row.subscriptions.retain(|other| *other != subscription);
         super::add(&mut row.subscriptions, unread_by(subscription));
-        self.put(place, &row)
+        self.put(row_key, &row)
     }
 
     /// Forgets an unreadable object that the subscription no longer wants. Its readers have never seen it.
     pub(super) fn forget_unreadable(
         &mut self,
         subscription: u32,
-        place: &[u8],
+        row_key: &[u8],
         mut row: ObjectRow,
     ) -> Result<(), WriteError> {
         row.subscriptions.retain(|other| *other != unread_by(subscription));
-        if row.subscriptions.is_empty() { self.remove(place, row.state) } else { self.put(place, &row) }
+        if row.subscriptions.is_empty() { self.remove(row_key, row.state) } else { self.put(row_key, &row) }
     }
 }

@@ -19,9 +19,9 @@ impl Batch<'_> {
         if write.body.len() > limits::OBJECT_LEN_MAX {
             return Err(rejected(format!("{} is larger than {} bytes", write.key, limits::OBJECT_LEN_MAX)));
         }
-        let place =
+        let row_key =
             keys::encode(&write.key).ok_or_else(|| rejected(format!("{} is not a valid name", write.key)))?;
-        let old = self.row(&place)?;
+        let old = self.row(&row_key)?;
         let seen = old.as_ref().filter(|row| row.state == State::Visible);
         match (write.expected, seen) {
             (Some(expected), Some(held)) if held.local != expected.0 => {
@@ -42,11 +42,11 @@ impl Batch<'_> {
         }
         let row = ObjectRow { body: write.body.clone(), sealed: false, local: 0, ..base };
         let in_kept = row.subscriptions.contains(&kept::SUBSCRIPTION.0);
-        self.replace(&place, &write.key, old, row)?;
+        self.replace(&row_key, &write.key, old, row)?;
         if in_kept {
-            self.note_question(&place)?;
+            self.note_question(&row_key)?;
         }
-        let row = self.row(&place)?.ok_or_else(|| super::damaged("object"))?;
+        let row = self.row(&row_key)?.ok_or_else(|| super::damaged("object"))?;
         Ok(Accepted::Stored(self.stored(&write.key, &row)?))
     }
 

@@ -98,15 +98,15 @@ impl Batch<'_> {
             SubscriptionRow { selection: Some(selected), ..SubscriptionRow::default() },
         )?;
         let namespace = Some(namespace.as_str()).filter(|namespace| !namespace.is_empty());
-        for place in self.places(&resource, namespace)? {
-            let key = keys::decode(&place).ok_or_else(|| damaged("key"))?;
-            self.delete(subscription.0, &place, &key)?;
+        for row_key in self.row_keys(&resource, namespace)? {
+            let key = keys::decode(&row_key).ok_or_else(|| damaged("key"))?;
+            self.delete(subscription.0, &row_key, &key)?;
         }
         self.published.closed.push(subscription);
         Ok(())
     }
 
-    pub(in crate::store) fn places(
+    pub(in crate::store) fn row_keys(
         &self,
         resource: &Resource,
         namespace: Option<&str>,

@@ -133,15 +133,15 @@ impl Damaged {
 async fn a_row_that_cannot_be_read_costs_itself_alone() {
     let damaged = Damaged::by(|txn| {
         let mut objects = txn.open_table(schema::OBJECTS).unwrap();
-        let place = keys::encode(&key("configmaps", "m07")).unwrap();
-        objects.insert(place.as_slice(), [1_u8, 9, 9].as_slice()).unwrap();
+        let row_key = keys::encode(&key("configmaps", "m07")).unwrap();
+        objects.insert(row_key.as_slice(), [1_u8, 9, 9].as_slice()).unwrap();
     })
     .await;
     let opened = Damaged::open_at(&damaged.path);
     let told = opened.set_aside.unwrap();
     assert!(told.contains("saved 20 of 21 objects, 1 of 1 reports"), "{told}");
-    let place = told.split("moved to ").nth(1).unwrap().split(';').next().unwrap().to_owned();
-    assert!(std::fs::metadata(&place).is_ok_and(|file| file.len() > 0), "the old file is in {place}");
+    let moved_to = told.split("moved to ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    assert!(std::fs::metadata(&moved_to).is_ok_and(|file| file.len() > 0), "the old file is in {moved_to}");
     let store = opened.store;
     assert_eq!(store.counts().unwrap(), Counts { visible: 20, hidden: 0, absent: 0, reports: 1 });
     assert_eq!(store.reports(0, 9).unwrap()[0].key, key("pods", "web"));

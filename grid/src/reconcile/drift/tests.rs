@@ -88,9 +88,9 @@ fn lists_without_keys_hold_what_the_manifest_states_and_nothing_else() {
 #[test]
 fn items_with_keys_that_others_added_stay_and_our_own_keep_their_order() {
     let extra = json!({"name": "mine", "image": "z"});
-    for place in 0..=2 {
-        let insert = |pod: &mut Value| pod["containers"].as_array_mut().unwrap().insert(place, extra.clone());
-        assert!(!differs(insert), "at {place}");
+    for index in 0..=2 {
+        let insert = |pod: &mut Value| pod["containers"].as_array_mut().unwrap().insert(index, extra.clone());
+        assert!(!differs(insert), "at {index}");
     }
     assert!(differs(|pod| pod["containers"].as_array_mut().unwrap().reverse()));
     assert!(differs(|pod| drop(pod["containers"].as_array_mut().unwrap().pop())));
@@ -261,7 +261,7 @@ fn what_is_empty_may_be_missing_only_where_the_api_server_leaves_it_out() {
 #[test]
 fn what_was_taken_away_comes_back_also_where_it_is_empty() {
     let (pointer, container) = ("/spec/template/spec", "/spec/template/spec/containers/0");
-    for (place, name, wanted, instead) in [
+    for (pointer, name, wanted, instead) in [
         (container, "securityContext", json!({"allowPrivilegeEscalation": false}), json!({})),
         (container, "securityContext", json!({"runAsUser": 0}), json!({})),
         (container, "securityContext", json!({}), Value::Null),
@@ -279,10 +279,10 @@ fn what_was_taken_away_comes_back_also_where_it_is_empty() {
         wants["spec"]["template"]["metadata"] = json!({});
         wants["spec"]["template"]["spec"]["volumes"][0] = json!({"name": "v"});
         let mut child = wants.clone();
-        wants.pointer_mut(place).unwrap()[name] = wanted.clone();
-        child.pointer_mut(place).unwrap()[name] = wanted;
+        wants.pointer_mut(pointer).unwrap()[name] = wanted.clone();
+        child.pointer_mut(pointer).unwrap()[name] = wanted;
         assert!(is_applied(&child, &wants), "{name}");
-        child.pointer_mut(place).unwrap()[name] = instead;
+        child.pointer_mut(pointer).unwrap()[name] = instead;
         child["spec"]["template"]["spec"]["volumes"][0]["hostPath"] = json!({"path": "/"});
         assert!(!is_applied(&child, &wants), "{name}");
     }

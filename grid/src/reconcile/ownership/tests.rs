@@ -40,8 +40,8 @@ fn what_is_claimed_is_the_appliers_and_nobody_elses() {
 
 #[test]
 fn who_never_applied_becomes_an_owner_and_members_stay_members() {
-    let place = path(&["f:spec", "f:strategy", "f:rollingUpdate"]);
-    let claim = |managed: &Value| claimed(managed, std::slice::from_ref(&place), "us", "apps/v1");
+    let strategy = path(&["f:spec", "f:strategy", "f:rollingUpdate"]);
+    let claim = |managed: &Value| claimed(managed, std::slice::from_ref(&strategy), "us", "apps/v1");
     let ours = |fields: Value| json!([entry("us", "Apply", fields)]);
     for managed in [Value::Null, json!([])] {
         assert_eq!(claim(&managed), ours(json!({"f:spec": {"f:strategy": {"f:rollingUpdate": {}}}})));

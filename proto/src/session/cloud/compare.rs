@@ -148,9 +148,8 @@ impl Subscription {
         let entries = match std::mem::replace(&mut comparison.claim, collecting) {
             Claim::Announced(Inventory::Full(entries), _) => Some(entries),
             // A digest has no content hashes: it is only comparable within one epoch and one set of trimming rules.
-            Claim::Announced(Inventory::Digest { count, digest }, _) => {
-                comparable.and_then(|store| matching((store, self.id), view, self.told, (digest, count)))
-            }
+            Claim::Announced(Inventory::Digest { count, digest }, _) => comparable
+                .and_then(|store| matching((store, self.id), view, self.tells_unreadable, (digest, count))),
             Claim::Collecting(_) => None,
         };
         let Some(entries) = entries else { return Ok(Some(Opening::NeedsInventory)) };
@@ -231,7 +230,7 @@ impl Subscription {
         self.add_slot(key.clone(), slot);
         let (subscription, lookup) = (self.id, self.lookup(view, key));
         let Some(slot) = self.slots.get(key) else { return };
-        let decision = slot.judge(key, lookup, self.told);
+        let decision = slot.judge(key, lookup, self.tells_unreadable);
         let certainty = match &decision {
             SlotDecision::Send(step) => slot.certainty(subscription, key, step, view),
             _ => Certainty::Certain,
@@ -256,7 +255,7 @@ impl Subscription {
 fn matching(
     (store, subscription): (StoreId, SubscriptionId),
     view: &impl NodeView,
-    told: bool,
+    tells_unreadable: bool,
     announced: ([u8; 16], u64),
 ) -> Option<Vec<InventoryEntry>> {
     // A different count is detected without hashing.
@@ -270,7 +269,7 @@ fn matching(
             Lookup::Absent => HeldState::Absent,
             // The edge may also hold a version from when the object could be read: then digests differ and its list
             // shows it.
-            Lookup::Unreadable(_) if told => HeldState::Unreadable,
+            Lookup::Unreadable(_) if tells_unreadable => HeldState::Unreadable,
             Lookup::Unwanted(_) | Lookup::Unreadable(_) | Lookup::Pending => return None,
         };
         entries.push(InventoryEntry { key, held });

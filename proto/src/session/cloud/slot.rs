@@ -119,12 +119,12 @@ impl Slot {
         }
     }
 
-    /// What must be sent so that the edge holds what `lookup` says. `told`: the edge can be informed about unreadable
+    /// What must be sent so that the edge holds what `lookup` says. `tells_unreadable`: the edge can be informed about unreadable
     /// objects.
-    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, told: bool) -> SlotDecision {
+    pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, tells_unreadable: bool) -> SlotDecision {
         match lookup {
             Lookup::Pending => SlotDecision::Wait,
-            Lookup::Unreadable(_) => self.judge_unreadable(key, told),
+            Lookup::Unreadable(_) => self.judge_unreadable(key, tells_unreadable),
             Lookup::Present(object) => self.judge_present(object),
             Lookup::Absent if self.peer_state == PeerState::Absent => SlotDecision::Settled,
             Lookup::Absent => SlotDecision::small(Change::Absent { key: key.clone() }, PeerState::Absent),
@@ -136,12 +136,12 @@ impl Slot {
     }
 
     /// The edge keeps what it holds of the object, because nothing better is known.
-    fn judge_unreadable(&self, key: &ObjectKey, told: bool) -> SlotDecision {
+    fn judge_unreadable(&self, key: &ObjectKey, tells_unreadable: bool) -> SlotDecision {
         let becomes = match &self.peer_state {
             PeerState::Version(_) | PeerState::Unreadable if !self.foreign => return SlotDecision::Settled,
             // Two histories must not be mixed.
-            _ if !told && self.foreign => return SlotDecision::Wait,
-            _ if !told => return SlotDecision::Settled,
+            _ if !tells_unreadable && self.foreign => return SlotDecision::Wait,
+            _ if !tells_unreadable => return SlotDecision::Settled,
             PeerState::Version(held) => {
                 PeerState::Version(ObjectVersion { revision: CloudRevision(0), ..held.clone() })
             }

@@ -47,7 +47,7 @@ pub(super) struct Subscription {
     pub(super) id: SubscriptionId,
     pub(super) stage: Stage,
     /// The edge can be informed about objects that cannot be read.
-    pub(super) told: bool,
+    pub(super) tells_unreadable: bool,
     /// Slots by key; deleted ones are counted in `texts`.
     pub(super) slots: KeyMap<Slot>,
     /// Bytes of the texts of deleted keys: they are kept only for their slots.
@@ -67,11 +67,11 @@ pub(super) struct Subscription {
 const KEPT_CAPACITY: usize = 4;
 
 impl Subscription {
-    pub(super) fn new(id: SubscriptionId, comparison: InventoryComparison, told: bool) -> Self {
+    pub(super) fn new(id: SubscriptionId, comparison: InventoryComparison, tells_unreadable: bool) -> Self {
         Self {
             id,
             stage: Stage::Comparing(Box::new(comparison)),
-            told,
+            tells_unreadable,
             slots: KeyMap::default(),
             texts: 0,
             ready: [VecDeque::new(), VecDeque::new()],
@@ -92,8 +92,8 @@ impl Subscription {
             self.id != SubscriptionId::NODE && matches!(view.lookup(self.id, &key), Lookup::Unwanted(_));
         let slot = match self.slots.entry(key.clone()) {
             Entry::Vacant(_) if gone => return,
-            Entry::Vacant(place) => place.insert(Slot::new(PeerState::Nothing, false)),
-            Entry::Occupied(place) => place.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Slot::new(PeerState::Nothing, false)),
+            Entry::Occupied(entry) => entry.into_mut(),
         };
         match (gone, std::mem::replace(&mut slot.gone, gone)) {
             (true, false) => self.texts = self.texts.saturating_add(key.text_len()),
@@ -152,7 +152,7 @@ impl Subscription {
             };
             let lookup = view.lookup(self.id, &key);
             slot.witness(&lookup);
-            match slot.judge(&key, lookup, self.told) {
+            match slot.judge(&key, lookup, self.tells_unreadable) {
                 SlotDecision::Send(step) if step.lane == lane => {
                     let certainty = slot.certainty(self.id, &key, &step, view);
                     if certainty == Certainty::Asked {

@@ -37,8 +37,8 @@ static RESOURCES: LazyLock<Vec<Resource>> =
 
 /// The resource that a resource word of a path names, when the word alone determines it.
 #[must_use]
-pub fn resource_of(word: &ResourceType) -> Option<Resource> {
-    let index = TABLE.iter().position(|row| row.4 == *word)?;
+pub fn resource_of(resource_type: &ResourceType) -> Option<Resource> {
+    let index = TABLE.iter().position(|row| row.4 == *resource_type)?;
     RESOURCES.get(index).cloned()
 }
 
@@ -93,19 +93,19 @@ fn watch_word(plural: &str) -> String {
 
 /// Whether a KubeEdge cloud uses this word for a resource in the path of a delivery: its kind in lower case, or the
 /// word that its dynamic controller derives from the plural.
-pub(super) fn is_word_of(word: &str, plural: &str, kind: &str) -> bool {
-    kind.eq_ignore_ascii_case(word) || watch_word(plural) == word
+pub(super) fn is_word_of(resource_type: &str, plural: &str, kind: &str) -> bool {
+    kind.eq_ignore_ascii_case(resource_type) || watch_word(plural) == resource_type
 }
 
 /// The same for an object that names its kind; an unknown plural is guessed.
 #[must_use]
-pub fn is_word_of_object(word: &str, api_version: &str, kind: &str) -> bool {
-    is_word_of(word, &guess_resource(api_version, kind).name, kind)
+pub fn is_word_of_object(resource_type: &str, api_version: &str, kind: &str) -> bool {
+    is_word_of(resource_type, &guess_resource(api_version, kind).name, kind)
 }
 
 /// The resource that the resource word of a delivery names, when the word alone determines it.
-pub(super) fn pushed_as(word: &ResourceType) -> Option<Resource> {
-    let index = TABLE.iter().position(|row| is_word_of(word.as_str(), row.2, row.3))?;
+pub(super) fn pushed_as(resource_type: &ResourceType) -> Option<Resource> {
+    let index = TABLE.iter().position(|row| is_word_of(resource_type.as_str(), row.2, row.3))?;
     RESOURCES.get(index).cloned()
 }
 
@@ -141,20 +141,20 @@ mod tests {
 
     #[test]
     fn words_kinds_and_resources_belong_together() {
-        for (group, version, plural, kind, word) in TABLE {
+        for (group, version, plural, kind, resource_type) in TABLE {
             let resource = Resource::new(group, version, plural);
-            assert_eq!(type_word(kind), *word);
-            assert_eq!(resource_of(word), Some(resource.clone()));
+            assert_eq!(type_word(kind), *resource_type);
+            assert_eq!(resource_of(resource_type), Some(resource.clone()));
             assert_eq!(kind_name(&resource, None).as_deref(), Some(*kind));
             assert_eq!(guess_resource(&api_version(&resource), kind), resource);
             let path = path_of(&ObjectKey::new(resource, "d", "x")).expect("in the table");
-            assert_eq!(path.to_string(), format!("d/{word}/x"));
+            assert_eq!(path.to_string(), format!("d/{resource_type}/x"));
         }
     }
 
     #[test]
     fn a_dynamic_controller_makes_words_of_plurals() {
-        for (plural, kind, word) in [
+        for (plural, kind, resource_type) in [
             ("leases", "Lease", "leases"),
             ("endpoints", "Endpoints", "endpoints"),
             ("ingresses", "Ingress", "ingress"),
@@ -163,8 +163,10 @@ mod tests {
             ("meshes", "Mesh", "meshe"),
             ("geese", "Goose", "geese"),
         ] {
-            assert_eq!(watch_word(plural), word);
-            assert!(is_word_of(word, plural, kind) && is_word_of(&kind.to_lowercase(), plural, kind));
+            assert_eq!(watch_word(plural), resource_type);
+            assert!(
+                is_word_of(resource_type, plural, kind) && is_word_of(&kind.to_lowercase(), plural, kind)
+            );
             assert!(!is_word_of("pod", plural, kind));
         }
         assert!(is_word_of_object("leases", "coordination.k8s.io/v1", "Lease"));

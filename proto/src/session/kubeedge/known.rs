@@ -116,8 +116,8 @@ impl Kinds {
 
     /// Kind and `apiVersion` of an object that names neither, from the resource word of its path.
     #[must_use]
-    pub fn named(&self, word: &ResourceType) -> Option<(&str, String)> {
-        let resource = self.resource(word, None).ok()?;
+    pub fn named(&self, resource_type: &ResourceType) -> Option<(&str, String)> {
+        let resource = self.resource(resource_type, None).ok()?;
         self.kind_of(&resource).map(|kind| (kind, kinds::api_version(&resource)))
     }
 
@@ -128,37 +128,39 @@ impl Kinds {
     /// A sentence, when the resource cannot be determined.
     pub(super) fn resource(
         &self,
-        word: &ResourceType,
+        resource_type: &ResourceType,
         said: Option<(&str, &str)>,
     ) -> Result<Resource, Unknown> {
         if let Some((api_version, kind)) = said {
-            return Ok(self.resource_said(word, api_version, kind));
+            return Ok(self.resource_said(resource_type, api_version, kind));
         }
         // Typed informers use Kubernetes' own kinds, so these take precedence.
-        if let Some(known) = pushed_as(word).or_else(|| self.built_in(word)) {
+        if let Some(known) = pushed_as(resource_type).or_else(|| self.built_in(resource_type)) {
             return Ok(known);
         }
-        let is_named =
-            |(resource, kind): &&(Resource, Box<str>)| is_word_of(word.as_str(), &resource.name, kind);
+        let is_named = |(resource, kind): &&(Resource, Box<str>)| {
+            is_word_of(resource_type.as_str(), &resource.name, kind)
+        };
         let mut found = self.discovered.iter().filter(is_named);
         match (found.next(), found.next()) {
             (Some((resource, _)), None) => Ok(resource.clone()),
             (None, _) => {
-                let word = word.as_str();
+                let resource_type = resource_type.as_str();
                 Err(format!(
-                    "it names no kind, and neither Kubernetes nor the cluster's discovery has a {word:?}"
+                    "it names no kind, and neither Kubernetes nor the cluster's discovery has a {resource_type:?}"
                 ))
             }
-            (Some((one, _)), Some((other, _))) => {
-                Err(format!("it names no kind, and {:?} may be one of {one} or of {other}", word.as_str()))
-            }
+            (Some((one, _)), Some((other, _))) => Err(format!(
+                "it names no kind, and {:?} may be one of {one} or of {other}",
+                resource_type.as_str()
+            )),
         }
     }
 
     /// The resource of an object that names its kind. An unknown plural is guessed.
-    fn resource_said(&self, word: &ResourceType, api_version: &str, kind: &str) -> Resource {
+    fn resource_said(&self, resource_type: &ResourceType, api_version: &str, kind: &str) -> Resource {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        if let Some(wire) = resource_of(word).filter(|resource| *resource.group == *group) {
+        if let Some(wire) = resource_of(resource_type).filter(|resource| *resource.group == *group) {
             return wire;
         }
         let discovered =
@@ -171,9 +173,9 @@ impl Kinds {
     }
 
     /// The resource of a kind that is built into Kubernetes, in the version that the cluster prefers.
-    fn built_in(&self, word: &ResourceType) -> Option<Resource> {
-        let word = word.as_str();
-        let row = BUILT_IN.iter().find(|row| is_word_of(word, row.2, row.3))?;
+    fn built_in(&self, resource_type: &ResourceType) -> Option<Resource> {
+        let resource_type = resource_type.as_str();
+        let row = BUILT_IN.iter().find(|row| is_word_of(resource_type, row.2, row.3))?;
         let preferred = self
             .discovered
             .iter()
@@ -249,7 +251,7 @@ mod tests {
         Kinds::discovered(json!({"items": items}).to_string().as_bytes()).expect("a document")
     }
 
-    fn word(kind: &str) -> ResourceType {
+    fn resource_type(kind: &str) -> ResourceType {
         kinds::type_word(kind)
     }
 
@@ -257,10 +259,10 @@ mod tests {
     fn words_of_paths_mean_built_in_kinds_without_a_cloud() {
         for (group, version, plural, kind) in BUILT_IN {
             let resource = Resource::new(group, version, plural);
-            assert_eq!(Kinds::default().resource(&word(kind), None), Ok(resource.clone()), "{kind}");
+            assert_eq!(Kinds::default().resource(&resource_type(kind), None), Ok(resource.clone()), "{kind}");
             assert_eq!(Kinds::default().kind_of(&resource), Some(*kind));
         }
-        let why = Kinds::default().resource(&word("Widget"), None).expect_err("unknown");
+        let why = Kinds::default().resource(&resource_type("Widget"), None).expect_err("unknown");
         assert!(why.contains("widget") && why.contains("discovery"), "{why}");
     }
 
@@ -275,13 +277,17 @@ mod tests {
             ("b.example", &[("v1", "twins", "Twin")]),
         ]);
         let geese = Resource::new("example.com", "v2", "geese");
-        assert_eq!(known.resource(&word("Goose"), None), Ok(geese.clone()), "the preferred version");
+        assert_eq!(known.resource(&resource_type("Goose"), None), Ok(geese.clone()), "the preferred version");
         assert_eq!(known.kind_of(&geese), Some("Goose"));
         assert_eq!(known.kind_of(&Resource::new("example.com", "v1", "geese")), Some("Goose"));
         let older = Resource::new("example.com", "v1", "geese");
-        assert_eq!(known.resource(&word("Goose"), Some(("example.com/v1", "Goose"))), Ok(older));
+        assert_eq!(known.resource(&resource_type("Goose"), Some(("example.com/v1", "Goose"))), Ok(older));
         let claims = Resource::new("resource.k8s.io", "v1beta1", "resourceclaims");
-        assert_eq!(known.resource(&word("ResourceClaim"), None), Ok(claims), "as the cluster has it");
+        assert_eq!(
+            known.resource(&resource_type("ResourceClaim"), None),
+            Ok(claims),
+            "as the cluster has it"
+        );
         // Words that a dynamic controller derives from the plural.
         let databases = Resource::new("db.example", "v1", "databases");
         assert_eq!(known.resource(&ResourceType::parse("databas"), None), Ok(databases));
@@ -289,16 +295,16 @@ mod tests {
         let leases = Resource::new("coordination.k8s.io", "v1", "leases");
         assert_eq!(known.resource(&ResourceType::parse("leases"), None), Ok(leases));
         // What the word alone means, and what the object says instead.
-        assert_eq!(known.resource(&word("Service"), None), Ok(Resource::new("", "v1", "services")));
+        assert_eq!(known.resource(&resource_type("Service"), None), Ok(Resource::new("", "v1", "services")));
         let said = Some(("serving.example.com/v1", "Service"));
         let services = Resource::new("serving.example.com", "v1", "services");
-        assert_eq!(known.resource(&word("Service"), said), Ok(services));
-        let why = known.resource(&word("Twin"), None).expect_err("two have it");
+        assert_eq!(known.resource(&resource_type("Service"), said), Ok(services));
+        let why = known.resource(&resource_type("Twin"), None).expect_err("two have it");
         assert!(why.contains("a.example") && why.contains("b.example"), "{why}");
         // An object that names an unknown kind gets the plural that stock KubeEdge guesses.
         let said = Some(("other.example/v1", "Policy"));
         let guessed = Resource::new("other.example", "v1", "policies");
-        assert_eq!(known.resource(&word("Policy"), said), Ok(guessed));
+        assert_eq!(known.resource(&resource_type("Policy"), said), Ok(guessed));
     }
 
     #[test]

@@ -67,8 +67,8 @@ impl Outgoing {
 
     fn of<const N: usize>(number: u64, pieces: [Bytes; N]) -> Self {
         let mut all: [Bytes; PIECES] = Default::default();
-        for (place, piece) in all.iter_mut().zip(pieces) {
-            *place = piece;
+        for (slot, piece) in all.iter_mut().zip(pieces) {
+            *slot = piece;
         }
         Self { number, pieces: all }
     }

@@ -54,21 +54,21 @@ pub(super) fn changes(object: &Value) -> Vec<(Change, Value)> {
 }
 
 /// JSON pointer, path and value of every place.
-fn walk(pointer: String, path: String, value: &Value, places: &mut Vec<(String, String, Value)>) {
+fn walk(pointer: String, path: String, value: &Value, found: &mut Vec<(String, String, Value)>) {
     match value {
         Value::Object(members) => {
             for (name, member) in members {
-                walk(format!("{pointer}/{}", escaped(name)), format!("{path}.{name}"), member, places);
+                walk(format!("{pointer}/{}", escaped(name)), format!("{path}.{name}"), member, found);
             }
         }
         Value::Array(items) => {
             for (index, item) in items.iter().take(ITEMS).enumerate() {
-                walk(format!("{pointer}/{index}"), format!("{path}[{index}]"), item, places);
+                walk(format!("{pointer}/{index}"), format!("{path}[{index}]"), item, found);
             }
         }
         _ => {}
     }
-    places.push((pointer, path, value.clone()));
+    found.push((pointer, path, value.clone()));
 }
 
 fn escaped(name: &str) -> String {

@@ -86,17 +86,17 @@ fn take_resources(before: &mut Value, now: &Value) {
 /// Sets a field, or removes it if the value is null.
 fn put(target: &mut Value, path: &[&str], value: &Value) {
     let Some((name, outer)) = path.split_last() else { return };
-    let mut place = target;
+    let mut part = target;
     for key in outer {
-        if value.is_null() && place[*key].is_null() {
+        if value.is_null() && part[*key].is_null() {
             return;
         }
-        place = &mut place[*key];
+        part = &mut part[*key];
     }
-    match (value, place) {
+    match (value, part) {
         (Value::Null, Value::Object(map)) => drop(map.remove(*name)),
         (Value::Null, _) => {}
-        (value, place) => place[*name] = value.clone(),
+        (value, part) => part[*name] = value.clone(),
     }
 }
 

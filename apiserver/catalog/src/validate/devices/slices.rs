@@ -37,7 +37,7 @@ pub(super) fn check(spec: &Field<'_, '_>, old: Option<&Value>, errors: &mut Erro
     if generation.int() < 0 {
         errors.push(generation.invalid("must be greater than or equal to zero"));
     }
-    place(spec, errors);
+    node_or_selector(spec, errors);
     let (devices, counters) = (spec.child("devices"), spec.child("sharedCounters"));
     if devices.is_set() && counters.is_set() {
         errors.push(spec.invalid_value("", "only one of `sharedCounters` or `devices` is allowed"));
@@ -75,7 +75,7 @@ fn unique(list: &Field<'_, '_>, key: &str, errors: &mut Errors) {
 }
 
 /// Checks which nodes can reach the devices: exactly one of four ways is set.
-fn place(spec: &Field<'_, '_>, errors: &mut Errors) {
+fn node_or_selector(spec: &Field<'_, '_>, errors: &mut Errors) {
     let mut ways = Vec::new();
     let node = spec.child("nodeName");
     if node.is_set() && node.text().is_empty() {

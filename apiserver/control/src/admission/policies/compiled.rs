@@ -173,8 +173,8 @@ impl PolicyCompiler<'_> {
         let mut named = Vec::new();
         for (index, one) in items(self.policy, pointer).iter().enumerate() {
             let name = text(one, "/name").to_owned();
-            let place = format!("{at}[{index}].expression");
-            let Some(expression) = self.compile(text(one, "/expression"), &place, wanted) else { continue };
+            let path = format!("{at}[{index}].expression");
+            let Some(expression) = self.compile(text(one, "/expression"), &path, wanted) else { continue };
             if matches!(wanted, RequiredType::Json) {
                 self.variables.push((name.clone(), expression.result_type().clone()));
             }

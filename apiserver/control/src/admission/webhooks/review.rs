@@ -163,7 +163,7 @@ struct StatusCause {
 ///
 /// # Errors
 /// A message that says what is wrong with it.
-pub(super) fn verdict(
+pub(super) fn outcome(
     webhook: &Webhook,
     version: &str,
     uid: &str,
@@ -243,7 +243,7 @@ mod tests {
     fn read(mutating: bool, response: Value) -> Result<ReviewOutcome, String> {
         let review =
             json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
-        verdict(&webhook(), "v1", "u", mutating, review.to_string().as_bytes())
+        outcome(&webhook(), "v1", "u", mutating, review.to_string().as_bytes())
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
             let error = read(mutating, response).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
-        assert!(verdict(&webhook(), "v1", "u", true, b"{}").unwrap_err().contains("absent"));
+        assert!(outcome(&webhook(), "v1", "u", true, b"{}").unwrap_err().contains("absent"));
         let patch =
             read(true, json!({"uid": "u", "allowed": true, "patch": "W10=", "patchType": "JSONPatch"}));
         assert_eq!(patch.unwrap().patch, b"[]");

@@ -20,10 +20,10 @@ fn graph() -> Graph {
 fn asked(line: &str) -> Attributes {
     let mut words = line.split(' ');
     let mut word = || words.next().unwrap_or_default();
-    let (verb, resource, place, selector) = (word(), word(), word(), word());
+    let (verb, resource, object, selector) = (word(), word(), word(), word());
     let (group, resource) = resource.rsplit_once(':').unwrap_or(("", resource));
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    let (namespace, name) = place.split_once('/').unwrap_or(("", place));
+    let (namespace, name) = object.split_once('/').unwrap_or(("", object));
     Attributes {
         identity: Identity::new("system:node:a", &["system:nodes", "system:authenticated"]),
         verb: verb.into(),

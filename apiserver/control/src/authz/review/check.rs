@@ -99,38 +99,38 @@ fn metadata(review: &Value, scope: &Scope<'_>, causes: &mut Vec<Cause>) {
 
 fn selector(resource: &Value, name: &str, causes: &mut Vec<Cause>) {
     let Some(selector) = resource.get(name).filter(|value| value.is_object()) else { return };
-    let place = format!("spec.resourceAttributes.{name}");
+    let path = format!("spec.resourceAttributes.{name}");
     let raw = text(selector, "/rawSelector");
     let requirements = items(selector, "/requirements");
     if !raw.is_empty() && !requirements.is_empty() {
         let why = "may not specified at the same time as requirements";
-        causes.push(invalid(&format!("{place}.rawSelector"), &format!("{raw:?}"), why));
+        causes.push(invalid(&format!("{path}.rawSelector"), &format!("{raw:?}"), why));
     }
     if raw.is_empty() && requirements.is_empty() {
-        let why = format!("when {place} is specified, requirements or rawSelector is required");
-        causes.push(required(&format!("{place}.requirements"), &why));
+        let why = format!("when {path} is specified, requirements or rawSelector is required");
+        causes.push(required(&format!("{path}.requirements"), &why));
     }
     for (index, requirement) in requirements.iter().enumerate() {
-        let place = format!("{place}.requirements[{index}]");
-        check_requirement(requirement, &place, name == "labelSelector", causes);
+        let path = format!("{path}.requirements[{index}]");
+        check_requirement(requirement, &path, name == "labelSelector", causes);
     }
 }
 
 /// Checks a requirement. Unknown operators are allowed, for newer clients.
-fn check_requirement(requirement: &Value, place: &str, label: bool, causes: &mut Vec<Cause>) {
+fn check_requirement(requirement: &Value, path: &str, label: bool, causes: &mut Vec<Cause>) {
     let values = items(requirement, "/values");
     match text(requirement, "/operator") {
         "In" | "NotIn" if values.is_empty() => {
             let why = "must be specified when `operator` is 'In' or 'NotIn'";
-            causes.push(required(&format!("{place}.values"), why));
+            causes.push(required(&format!("{path}.values"), why));
         }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
             let why = "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-            causes.push(Cause::new("FieldValueForbidden", &format!("{place}.values"), why));
+            causes.push(Cause::new("FieldValueForbidden", &format!("{path}.values"), why));
         }
         _ => {}
     }
-    let (key, field) = (text(requirement, "/key"), format!("{place}.key"));
+    let (key, field) = (text(requirement, "/key"), format!("{path}.key"));
     if !label && key.is_empty() {
         causes.push(required(&field, "must be specified"));
     }

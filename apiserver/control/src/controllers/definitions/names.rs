@@ -85,12 +85,12 @@ pub(super) fn judge<'a>(
     names.claim("kind", "KindConflict", &kind_taken);
     names.claim("listKind", "ListKindConflict", &kind_taken);
     names.take("categories");
-    names.verdict
+    names.outcome
 }
 
 struct NameClaims<'a> {
     wanted: &'a Value,
-    verdict: AcceptedNames,
+    outcome: AcceptedNames,
 }
 
 impl<'a> NameClaims<'a> {
@@ -98,13 +98,13 @@ impl<'a> NameClaims<'a> {
         let held = definition.pointer("/status/acceptedNames").filter(|held| held.is_object());
         let accepted = held.cloned().unwrap_or_else(|| json!({"plural": "", "kind": ""}));
         let wanted = definition.pointer("/spec/names").unwrap_or(&Value::Null);
-        Self { wanted, verdict: AcceptedNames { accepted, conflict: None } }
+        Self { wanted, outcome: AcceptedNames { accepted, conflict: None } }
     }
 
     /// Accepts a field of the spec.
     fn take(&mut self, field: &str) {
         let wanted = self.wanted.get(field).filter(|value| **value != json!([])).cloned();
-        let Value::Object(accepted) = &mut self.verdict.accepted else { return };
+        let Value::Object(accepted) = &mut self.outcome.accepted else { return };
         match wanted {
             Some(wanted) => accepted.insert(field.to_owned(), wanted),
             None => accepted.remove(field),
@@ -114,22 +114,22 @@ impl<'a> NameClaims<'a> {
     fn claim(&mut self, field: &str, reason: &'static str, taken: &dyn Fn(&str) -> bool) {
         let name = |of: &Value| of.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
         let wanted = name(self.wanted);
-        if wanted != name(&self.verdict.accepted) && taken(&wanted) {
-            self.verdict.conflict = Some((reason, in_use(&wanted)));
+        if wanted != name(&self.outcome.accepted) && taken(&wanted) {
+            self.outcome.conflict = Some((reason, in_use(&wanted)));
         } else {
             self.take(field);
         }
     }
 
     fn claim_short_names(&mut self, taken: &dyn Fn(&str) -> bool) {
-        let held = items(&self.verdict.accepted, "/shortNames");
+        let held = items(&self.outcome.accepted, "/shortNames");
         let new = items(self.wanted, "/shortNames").iter().filter(|name| !held.contains(name));
         let refused: Vec<String> =
             new.filter_map(Value::as_str).filter(|name| taken(name)).map(in_use).collect();
         if refused.is_empty() {
             return self.take("shortNames");
         }
-        self.verdict.conflict = Some(("ShortNamesConflict", aggregate(refused)));
+        self.outcome.conflict = Some(("ShortNamesConflict", aggregate(refused)));
     }
 }
 

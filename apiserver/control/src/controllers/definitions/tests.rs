@@ -23,8 +23,8 @@ fn definition(kind: &str) -> Value {
 fn status_says_what_happened_and_settles() {
     let kinds = tombolo_catalog::kinds();
     let mut crd = definition("Till");
-    let verdict = names::judge(&crd, [].into_iter(), &kinds);
-    describe(&mut crd, &verdict);
+    let accepted_names = names::judge(&crd, [].into_iter(), &kinds);
+    describe(&mut crd, &accepted_names);
     assert!(is_true(&crd, "Established") && is_true(&crd, "NamesAccepted"));
     assert_eq!(crd["status"]["acceptedNames"]["kind"], "Till");
     let settled = crd.clone();
@@ -32,8 +32,8 @@ fn status_says_what_happened_and_settles() {
     assert_eq!(crd, settled);
     let holder = Holder::of(&crd);
     let mut refused = definition("Till");
-    let verdict = names::judge(&refused, [&holder].into_iter(), &kinds);
-    describe(&mut refused, &verdict);
+    let accepted_names = names::judge(&refused, [&holder].into_iter(), &kinds);
+    describe(&mut refused, &accepted_names);
     assert!(!is_true(&refused, "Established") && !is_true(&refused, "NamesAccepted"));
 }
 

@@ -11,7 +11,7 @@ use crate::tests::Disk;
 use crate::{Bound, Embedded, Options};
 
 #[test]
-fn verdicts() {
+fn actions() {
     use Presence::{Absent, Solid, Waiting};
     let item = |owners: &[Presence]| Item {
         uid: "u".into(),
@@ -32,7 +32,7 @@ fn verdicts() {
         (&[Waiting], false, DependentAction::Delete("Background")),
         (&[Waiting, Absent], true, DependentAction::Delete("Foreground")),
     ] {
-        assert_eq!(verdict(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
+        assert_eq!(action(&item(owners), has_dependents), expected, "{owners:?} {has_dependents}");
     }
 }
 

@@ -57,8 +57,8 @@ async fn the_default_token_of_a_pod_lives_a_year_and_says_an_hour() {
     assert_eq!(code, StatusCode::CREATED);
     let claims = world.tokens.key.read(text(&reply, "/status/token")).unwrap();
     assert_eq!(claims.exp - claims.iat, 365 * 86_400);
-    assert_eq!(claims.place.warnafter, Some(claims.iat + 3607));
-    assert_eq!(claims.place.node.unwrap().name, "n");
+    assert_eq!(claims.kubernetes.warnafter, Some(claims.iat + 3607));
+    assert_eq!(claims.kubernetes.node.unwrap().name, "n");
     let said: jiff::Timestamp = text(&reply, "/status/expirationTimestamp").parse().unwrap();
     assert_eq!(said.as_second().unsigned_abs(), claims.iat + 3607);
     assert_eq!(claims.aud, [ISSUER]);
@@ -70,7 +70,7 @@ async fn other_tokens_live_as_long_as_they_say() {
     let (_, reply) =
         world.ask("till", None, json!({"expirationSeconds": 600, "audiences": ["vault"]})).unwrap();
     let claims = world.tokens.key.read(text(&reply, "/status/token")).unwrap();
-    assert_eq!((claims.exp - claims.iat, claims.place.warnafter), (600, None));
+    assert_eq!((claims.exp - claims.iat, claims.kubernetes.warnafter), (600, None));
     assert_eq!(claims.aud, ["vault"]);
     assert_eq!(claims.sub, "system:serviceaccount:shop:till");
 }

@@ -66,7 +66,7 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
     };
     let target = &spec[source]["target"];
     let current = status.map_or(&Value::Null, |status| at(status, &[source, "current"]));
-    let quantity = |place: &Value, field: &str| place[field].as_str().unwrap_or(UNKNOWN).to_owned();
+    let quantity = |metric: &Value, field: &str| metric[field].as_str().unwrap_or(UNKNOWN).to_owned();
     let average = target["averageValue"].is_string() || source == "pods";
     let both = |field: &str| format!("{}/{}", quantity(current, field), quantity(target, field));
     if matches!(source, "resource" | "containerResource") {
@@ -81,7 +81,7 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
 }
 
 fn utilization(current: &Value, target: &Value) -> String {
-    let percent = |place: &Value| place["averageUtilization"].as_i64().map(|n| format!("{n}%"));
+    let percent = |metric: &Value| metric["averageUtilization"].as_i64().map(|n| format!("{n}%"));
     let (current, target) = (percent(current), percent(target));
     format!("{}/{}", current.as_deref().unwrap_or(UNKNOWN), target.as_deref().unwrap_or("<auto>"))
 }

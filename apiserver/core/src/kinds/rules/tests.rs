@@ -8,10 +8,10 @@ fn kind_of<'a>(kinds: &'a Kinds, api_version: &str, plural: &str) -> &'a KindInf
 
 /// Whether the type of a kind has a path.
 fn exists(kind: &KindInfo, path: &FieldPath) -> bool {
-    let mut place = kind.place();
+    let mut position = kind.position();
     path.names().iter().all(|name| {
-        let (below, known) = place.child(name);
-        place = below;
+        let (below, known) = position.child(name);
+        position = below;
         known
     })
 }
@@ -21,8 +21,8 @@ fn every_line_of_the_table_is_a_fact_about_a_field_of_a_kind_that_is_served() {
     let kinds = Kinds::builtin();
     for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
-        let ["rule", api_version, place, fact] = words[..] else { panic!("not a rule: {line}") };
-        let (plural, subresource) = place.split_once('/').unwrap_or((place, ""));
+        let ["rule", api_version, path, fact] = words[..] else { panic!("not a rule: {line}") };
+        let (plural, subresource) = path.split_once('/').unwrap_or((path, ""));
         let kind = kind_of(&kinds, api_version, plural);
         assert!(subresource.is_empty() || kind.has_subresource(subresource), "{line}");
         let mut rules = Rules::default();

@@ -124,13 +124,13 @@ impl Checks {
             .map(|value| value.as_str().map_or_else(|| value.to_string(), str::to_owned))
             .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        errors.push(FieldError::not_supported(place(path), value.clone(), &texts));
+        errors.push(FieldError::not_supported(field_at(path), value.clone(), &texts));
     }
 
     fn number(&self, number: f64, value: &Value, path: &str, errors: &mut Vec<FieldError>) {
         self.width(number, value, path, errors);
         let mut report = |text: String| {
-            errors.push(FieldError::invalid(place(path), value.clone(), format!("{path} in body {text}")));
+            errors.push(FieldError::invalid(field_at(path), value.clone(), format!("{path} in body {text}")));
         };
         if let Some(factor) = self.multiple_of.filter(|factor| *factor > 0.0) {
             let quotient = number / factor;
@@ -180,10 +180,11 @@ impl Checks {
 
     fn string(&self, text: &str, path: &str, errors: &mut Vec<FieldError>) {
         let length = text.chars().count();
-        let invalid = |rule: String| FieldError::invalid(place(path), text, format!("{path} in body {rule}"));
+        let invalid =
+            |rule: String| FieldError::invalid(field_at(path), text, format!("{path} in body {rule}"));
         // Only the first of these three errors is reported.
         if let Some(max) = self.max_length.filter(|max| length > *max) {
-            errors.push(FieldError::too_long(place(path), max));
+            errors.push(FieldError::too_long(field_at(path), max));
         } else if let Some(min) = self.min_length.filter(|min| length < *min) {
             errors.push(invalid(format!("should be at least {min} chars long")));
         } else if let Some(pattern) = self.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
@@ -203,10 +204,10 @@ impl Checks {
         }
         if let Some(min) = self.min_items.filter(|min| items.len() < *min) {
             let text = format!("{path} in body should have at least {min} items");
-            errors.push(FieldError::invalid(place(path), items.len(), text));
+            errors.push(FieldError::invalid(field_at(path), items.len(), text));
         }
         if let Some(max) = self.max_items.filter(|max| items.len() > *max) {
-            errors.push(FieldError::too_many(place(path), items.len(), max));
+            errors.push(FieldError::too_many(field_at(path), items.len(), max));
         }
     }
 
@@ -220,10 +221,10 @@ impl Checks {
         let before = |name: &str| old.and_then(|old| old.get(name));
         if let Some(min) = self.min_properties.filter(|min| map.len() < *min) {
             let text = format!("{path} in body should have at least {min} properties");
-            errors.push(FieldError::invalid(place(path), map.len(), text));
+            errors.push(FieldError::invalid(field_at(path), map.len(), text));
         }
         if let Some(max) = self.max_properties.filter(|max| map.len() > *max) {
-            errors.push(FieldError::too_many(place(path), map.len(), max));
+            errors.push(FieldError::too_many(field_at(path), map.len(), max));
         }
         if let Some(checks) = &self.entries {
             for (name, value) in map {
@@ -278,7 +279,7 @@ impl Checks {
     }
 }
 
-fn place(path: &str) -> &str {
+fn field_at(path: &str) -> &str {
     if path.is_empty() { "<nil>" } else { path }
 }
 

@@ -28,9 +28,9 @@ impl Expected<'_> {
     /// The expected value of a field; none for an unknown field.
     fn field(self, key: &str) -> Option<Self> {
         match self {
-            Self::Typed(place) => match &place.node().shape {
-                Shape::Struct(_) => place.child(key).1.then(|| Self::typed(place.child(key).0)),
-                Shape::Map { .. } => Some(Self::typed(place.child(key).0)),
+            Self::Typed(position) => match &position.node().shape {
+                Shape::Struct(_) => position.child(key).1.then(|| Self::typed(position.child(key).0)),
+                Shape::Map { .. } => Some(Self::typed(position.child(key).0)),
                 _ => Some(Self::Unread),
             },
             Self::Operation => matches!(key, "op" | "path" | "from" | "value").then_some(Self::Untyped),
@@ -41,7 +41,7 @@ impl Expected<'_> {
 
     fn item(self) -> Self {
         match self {
-            Self::Typed(place) => Self::typed(place.item()),
+            Self::Typed(position) => Self::typed(position.item()),
             Self::Operations => Self::Operation,
             Self::Operation => Self::Unread,
             Self::Untyped | Self::Unread => self,
@@ -51,10 +51,10 @@ impl Expected<'_> {
 
 impl<'a> Expected<'a> {
     /// Values that a Go type parses itself are not inspected.
-    fn typed(place: SchemaPosition<'a>) -> Self {
-        match place.node().shape {
+    fn typed(position: SchemaPosition<'a>) -> Self {
+        match position.node().shape {
             Shape::Any { .. } => Self::Unread,
-            _ => Self::Typed(place),
+            _ => Self::Typed(position),
         }
     }
 }
@@ -183,7 +183,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             let value = Self { expected: expected.unwrap_or(Expected::Unread), ..self };
             let value = self.state.below(extend, || access.next_value_seed(value))?;
             match (expected, map.get_mut(&key)) {
-                (Some(Expected::Typed(place)), Some(earlier)) => merge(place, earlier, value),
+                (Some(Expected::Typed(position)), Some(earlier)) => merge(position, earlier, value),
                 _ => drop(map.insert(key, value)),
             }
         }
@@ -192,12 +192,12 @@ impl<'de> Visitor<'de> for Seed<'_> {
 }
 
 /// Merges into an existing value: fields of structs and entries of maps are added to it.
-fn merge(place: SchemaPosition<'_>, earlier: &mut Value, later: Value) {
-    match (&place.node().shape, earlier, later) {
+fn merge(position: SchemaPosition<'_>, earlier: &mut Value, later: Value) {
+    match (&position.node().shape, earlier, later) {
         (Shape::Struct(_), Value::Object(earlier), Value::Object(later)) => {
             for (key, value) in later {
                 match earlier.get_mut(&key) {
-                    Some(earlier) => merge(place.child(&key).0, earlier, value),
+                    Some(earlier) => merge(position.child(&key).0, earlier, value),
                     None => drop(earlier.insert(key, value)),
                 }
             }

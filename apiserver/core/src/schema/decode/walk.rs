@@ -66,26 +66,26 @@ impl Walk {
     }
 
     /// Checks a value and everything below it.
-    pub(super) fn value(&mut self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
-        let node = place.node();
+    pub(super) fn value(&mut self, position: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
+        let node = position.node();
         match (&node.shape, value) {
-            (Shape::Struct(shape), Value::Object(map)) => self.fields(place, shape, map),
-            (Shape::Map { .. }, Value::Object(map)) => self.entries(place, map),
-            (Shape::List(_), Value::Array(items)) => self.items(place, items),
+            (Shape::Struct(shape), Value::Object(map)) => self.fields(position, shape, map),
+            (Shape::Map { .. }, Value::Object(map)) => self.entries(position, map),
+            (Shape::List(_), Value::Array(items)) => self.items(position, items),
             (_, Value::Null) | (Shape::Any { .. }, _) => Ok(()),
             // Values of custom resources are left to validation, which reports every wrong field.
-            (_, value) if node.checks.is_none() => self.scalar(place, value),
+            (_, value) if node.checks.is_none() => self.scalar(position, value),
             _ => Ok(()),
         }
     }
 
     fn fields(
         &mut self,
-        place: SchemaPosition<'_>,
+        position: SchemaPosition<'_>,
         shape: &StructShape,
         map: &mut Map<String, Value>,
     ) -> Result<(), String> {
-        let node = place.node();
+        let node = position.node();
         let custom = node.checks.is_some();
         let outer = node.name.as_ref().map(|name| {
             let short = name.rsplit('.').next().unwrap_or_default();
@@ -96,7 +96,7 @@ impl Walk {
             if shape.embedded && matches!(key.as_str(), "apiVersion" | "kind") {
                 continue;
             }
-            let (child, known) = place.child(key);
+            let (child, known) = position.child(key);
             if !known {
                 if shape.rest == Rest::Pruned {
                     self.unknown.note(&self.path, key);
@@ -122,7 +122,7 @@ impl Walk {
     /// Metadata of custom resources and of embedded objects is decoded separately, so its Go path starts there.
     fn custom_metadata(
         &mut self,
-        place: SchemaPosition<'_>,
+        position: SchemaPosition<'_>,
         key: &str,
         value: &mut Value,
     ) -> Result<(), String> {
@@ -131,40 +131,40 @@ impl Walk {
         let outer_path = std::mem::take(&mut self.go_path);
         self.below(key, |walk| {
             walk.go_path.clear();
-            walk.value(place, value)
+            walk.value(position, value)
         })?;
         self.go_path = outer_path;
         self.unknown.part = outer_part;
         Ok(())
     }
 
-    fn entries(&mut self, place: SchemaPosition<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
+    fn entries(&mut self, position: SchemaPosition<'_>, map: &mut Map<String, Value>) -> Result<(), String> {
         for (key, value) in map.iter_mut() {
             let length = self.path.len();
             let _ = write!(self.path, ".{key}");
-            self.entry(place.child(key).0, value)?;
+            self.entry(position.child(key).0, value)?;
             self.path.truncate(length);
         }
         Ok(())
     }
 
-    fn items(&mut self, place: SchemaPosition<'_>, items: &mut [Value]) -> Result<(), String> {
+    fn items(&mut self, position: SchemaPosition<'_>, items: &mut [Value]) -> Result<(), String> {
         for (index, value) in items.iter_mut().enumerate() {
             let length = self.path.len();
             let _ = write!(self.path, "[{index}]");
-            self.entry(place.item(), value)?;
+            self.entry(position.item(), value)?;
             self.path.truncate(length);
         }
         Ok(())
     }
 
     /// A map's value or a list's item: the Go decoder replaces null with the zero value there.
-    fn entry(&mut self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
-        let node = place.node();
-        if value.is_null() && node.checks.is_none() && place.0.is_some() {
+    fn entry(&mut self, position: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
+        let node = position.node();
+        if value.is_null() && node.checks.is_none() && position.0.is_some() {
             *value = zero(node);
         }
-        self.value(place, value)
+        self.value(position, value)
     }
 
     fn below<T>(&mut self, key: &str, inner: impl FnOnce(&mut Self) -> T) -> T {
@@ -180,8 +180,8 @@ impl Walk {
         out
     }
 
-    fn scalar(&self, place: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
-        let node = place.node();
+    fn scalar(&self, position: SchemaPosition<'_>, value: &mut Value) -> Result<(), String> {
+        let node = position.node();
         let fits = match (&node.shape, &*value) {
             (Shape::Bool, Value::Bool(_)) | (Shape::Number, Value::Number(_)) => true,
             (Shape::IntOrString, Value::String(_)) => true,
@@ -202,16 +202,16 @@ impl Walk {
             }
             _ => false,
         };
-        if fits { Ok(()) } else { Err(self.mismatch(place, value)) }
+        if fits { Ok(()) } else { Err(self.mismatch(position, value)) }
     }
 
-    fn mismatch(&self, place: SchemaPosition<'_>, value: &Value) -> String {
-        let found = match (value, &place.node().shape) {
+    fn mismatch(&self, position: SchemaPosition<'_>, value: &Value) -> String {
+        let found = match (value, &position.node().shape) {
             (Value::Number(number), Shape::Integer { .. }) => format!("number {number}"),
             _ => json_type(value).to_owned(),
         };
         let path = self.go_path.join(".");
-        let ty = go_type(place);
+        let ty = go_type(position);
         match self.go_struct.as_str() {
             "" => format!("json: cannot unmarshal {found} into Go value of type {ty}"),
             name => format!("json: cannot unmarshal {found} into Go struct field {name}.{path} of type {ty}"),
@@ -273,8 +273,8 @@ fn quantity(text: &str) -> Result<(), String> {
 }
 
 /// The Go type that the decoder's message names.
-fn go_type(place: SchemaPosition<'_>) -> String {
-    let node = place.node();
+fn go_type(position: SchemaPosition<'_>) -> String {
+    let node = position.node();
     match &node.shape {
         Shape::Bool => "bool".into(),
         Shape::Integer { bits } => format!("int{bits}"),
@@ -285,8 +285,8 @@ fn go_type(place: SchemaPosition<'_>) -> String {
         Shape::IntOrString => "intstr.IntOrString".into(),
         Shape::Quantity => "resource.Quantity".into(),
         Shape::Any { .. } => "interface {}".into(),
-        Shape::Map { .. } => format!("map[string]{}", go_type(place.child("").0)),
-        Shape::List(_) => format!("[]{}", go_type(place.item())),
+        Shape::Map { .. } => format!("map[string]{}", go_type(position.child("").0)),
+        Shape::List(_) => format!("[]{}", go_type(position.item())),
         Shape::Struct(_) => match node.name.as_ref().and_then(|name| name.split_once('.')) {
             Some((_, name)) => name.to_owned(),
             None => "map[string]interface {}".into(),

@@ -129,16 +129,16 @@ fn rules_of_one_object_share_a_budget() {
 #[test]
 fn a_definition_with_a_rule_that_the_engine_does_not_take_is_refused() {
     let spec = json!({"type": "string", "x-kubernetes-validations": rules(&["kept", "small", "other"])});
-    let places = |kinds: Kinds| {
+    let paths = |kinds: Kinds| {
         let errors = kinds.with_crd(&definition(&spec)).unwrap_err();
         errors.into_iter().map(|error| (error.field, error.kind)).collect::<Vec<_>>()
     };
     let at = |index: usize| {
         format!("spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[{index}].rule")
     };
-    let toy = places(Kinds::builtin_with(&NoStrategy, Arc::new(Toy)));
+    let toy = paths(Kinds::builtin_with(&NoStrategy, Arc::new(Toy)));
     assert_eq!(toy, [(at(1), ErrorKind::Invalid), (at(2), ErrorKind::Invalid)]);
-    let none = places(Kinds::builtin());
+    let none = paths(Kinds::builtin());
     assert_eq!(none.len(), 3);
     assert!(none.iter().all(|(_, kind)| *kind == ErrorKind::Forbidden));
 }

@@ -10,7 +10,7 @@ use tokio_rustls::client::TlsStream as ClientStream;
 
 use super::shares::{ask_on, shared, shared_behind};
 use super::*;
-use crate::places::Places;
+use crate::connection_slots::ConnectionSlots;
 use crate::senders::Source;
 
 /// The beginning of a TLS record with a ClientHello.
@@ -131,13 +131,13 @@ async fn of_many_sources_the_one_that_came_first_makes_room() {
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin())).shared_out().build();
     let source = |number: u8| Source::of(Some(IpAddr::from([10, 0, 0, number])));
     for _ in 0..4 {
-        let places = Places::new(64, api.counts());
-        let early: Vec<_> = (0..15).map(|number| places.enter(source(number))).collect();
-        let newcomer = places.enter(source(100));
-        let late: Vec<_> = (200..215).map(|number| places.enter(source(number))).collect();
-        assert!(early.iter().all(|place| place.end.is_cancelled()));
-        assert!(!newcomer.end.is_cancelled() && late.iter().all(|place| !place.end.is_cancelled()));
-        let _next = places.enter(source(220));
+        let slots = ConnectionSlots::new(64, api.counts());
+        let early: Vec<_> = (0..15).map(|number| slots.enter(source(number))).collect();
+        let newcomer = slots.enter(source(100));
+        let late: Vec<_> = (200..215).map(|number| slots.enter(source(number))).collect();
+        assert!(early.iter().all(|slot| slot.end.is_cancelled()));
+        assert!(!newcomer.end.is_cancelled() && late.iter().all(|slot| !slot.end.is_cancelled()));
+        let _next = slots.enter(source(220));
         assert!(newcomer.end.is_cancelled(), "its time has come");
     }
 }

@@ -42,17 +42,17 @@ pub(super) struct Shared {
     _stop: DropGuard,
 }
 
-pub(super) async fn shared(places: usize) -> Shared {
-    shared_behind(places, None).await
+pub(super) async fn shared(max: usize) -> Shared {
+    shared_behind(max, None).await
 }
 
-pub(super) async fn shared_behind(places: usize, tls: Option<Arc<rustls::ServerConfig>>) -> Shared {
+pub(super) async fn shared_behind(max: usize, tls: Option<Arc<rustls::ServerConfig>>) -> Shared {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     put(&store).await;
     let api = ApiServer::builder(Arc::new(store.clone()), Registry::new(Kinds::builtin()))
-        .connections_max(places)
+        .connections_max(max)
         .answers_len_max(4 * ANSWERS_LEN)
         .authenticator(Arc::new(Named))
         .writes(Arc::new(crate::write::LocalWrites::new(Arc::new(store))))

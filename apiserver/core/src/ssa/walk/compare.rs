@@ -19,13 +19,13 @@ pub(in crate::ssa) struct Comparison {
 
 /// Compares two objects; an absent one has no fields. Their field ownership is not compared.
 pub(in crate::ssa) fn compare(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     old: Option<&Value>,
     new: Option<&Value>,
 ) -> Comparison {
     let mut comparison = Comparison::default();
     let mut walk = Walk { out: &mut comparison, path: Vec::new() };
-    walk.value(place, old, new);
+    walk.value(position, old, new);
     comparison
 }
 
@@ -35,29 +35,29 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn value(&mut self, place: SchemaPosition<'_>, old: Option<&Value>, new: Option<&Value>) {
+    fn value(&mut self, position: SchemaPosition<'_>, old: Option<&Value>, new: Option<&Value>) {
         match (old, new) {
             (None, None) => {}
             (Some(one), None) | (None, Some(one)) => {
-                self.one_side(place, one, old, new);
+                self.one_side(position, one, old, new);
             }
-            (Some(before), Some(after)) => match (form(place, before), form(place, after)) {
-                (Form::Map, Form::Map) => self.fields(place, before.as_object(), after.as_object()),
-                (Form::List(list), Form::List(_)) => self.items(place, list, Some(before), Some(after)),
+            (Some(before), Some(after)) => match (form(position, before), form(position, after)) {
+                (Form::Map, Form::Map) => self.fields(position, before.as_object(), after.as_object()),
+                (Form::List(list), Form::List(_)) => self.items(position, list, Some(before), Some(after)),
                 (Form::Leaf, Form::Leaf) => {
                     if before != after {
                         self.out.modified.insert(&self.path);
                     }
                 }
                 // Null is an empty container, not an absent one.
-                (Form::Map, _) if after.is_null() => self.fields(place, before.as_object(), None),
-                (_, Form::Map) if before.is_null() => self.fields(place, None, after.as_object()),
-                (Form::List(list), _) if after.is_null() => self.items(place, list, Some(before), None),
-                (_, Form::List(list)) if before.is_null() => self.items(place, list, None, Some(after)),
+                (Form::Map, _) if after.is_null() => self.fields(position, before.as_object(), None),
+                (_, Form::Map) if before.is_null() => self.fields(position, None, after.as_object()),
+                (Form::List(list), _) if after.is_null() => self.items(position, list, Some(before), None),
+                (_, Form::List(list)) if before.is_null() => self.items(position, list, None, Some(after)),
                 // The value changed its form: everything in the old one is removed, everything in the new one added.
                 _ => {
-                    self.value(place, Some(before), None);
-                    self.value(place, None, Some(after));
+                    self.value(position, Some(before), None);
+                    self.value(position, None, Some(after));
                     self.out.modified.insert(&self.path);
                 }
             },
@@ -67,14 +67,16 @@ impl Walk<'_> {
     /// A value that exists on one side only: its parts, and the value itself.
     fn one_side(
         &mut self,
-        place: SchemaPosition<'_>,
+        position: SchemaPosition<'_>,
         value: &Value,
         old: Option<&Value>,
         new: Option<&Value>,
     ) {
-        match form(place, value) {
-            Form::Map => self.fields(place, old.and_then(Value::as_object), new.and_then(Value::as_object)),
-            Form::List(list) => self.items(place, list, old, new),
+        match form(position, value) {
+            Form::Map => {
+                self.fields(position, old.and_then(Value::as_object), new.and_then(Value::as_object))
+            }
+            Form::List(list) => self.items(position, list, old, new),
             Form::Leaf => {}
         }
         match old {
@@ -85,7 +87,7 @@ impl Walk<'_> {
 
     fn fields(
         &mut self,
-        place: SchemaPosition<'_>,
+        position: SchemaPosition<'_>,
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
     ) {
@@ -99,14 +101,14 @@ impl Walk<'_> {
         let is_metadata = matches!(&*self.path, [Element::Field(name)] if name == "metadata");
         for key in old.keys().chain(only_new).filter(|key| !is_metadata || *key != "managedFields") {
             self.path.push(Element::field(key));
-            self.value(place.child(key).0, old.get(key), new.get(key));
+            self.value(position.child(key).0, old.get(key), new.get(key));
             self.path.pop();
         }
     }
 
     fn items(
         &mut self,
-        place: SchemaPosition<'_>,
+        position: SchemaPosition<'_>,
         list: &ListShape,
         old: Option<&Value>,
         new: Option<&Value>,
@@ -115,7 +117,7 @@ impl Walk<'_> {
         let mut sides: BTreeMap<Element, Sides<'_>> = BTreeMap::new();
         for (value, new_side) in [(old, false), (new, true)] {
             for item in value.and_then(Value::as_array).into_iter().flatten() {
-                let Ok(element) = identify(place, list, item) else { continue };
+                let Ok(element) = identify(position, list, item) else { continue };
                 let slot = sides.entry(element).or_default();
                 if new_side { slot.1.push(item) } else { slot.0.push(item) }
             }
@@ -124,7 +126,7 @@ impl Walk<'_> {
             self.path.push(element);
             match (before.as_slice(), after.as_slice()) {
                 (before @ ([] | [_]), after @ ([] | [_])) => {
-                    self.value(place.item(), before.first().copied(), after.first().copied());
+                    self.value(position.item(), before.first().copied(), after.first().copied());
                 }
                 (before @ [_, _, ..], after @ [_, _, ..]) => {
                     if before != after {
@@ -132,11 +134,11 @@ impl Walk<'_> {
                     }
                 }
                 ([_, _, ..], after) => {
-                    self.value(place.item(), None, after.first().copied());
+                    self.value(position.item(), None, after.first().copied());
                     self.out.removed.insert(&self.path);
                 }
                 (before, _) => {
-                    self.value(place.item(), before.first().copied(), None);
+                    self.value(position.item(), before.first().copied(), None);
                     self.out.added.insert(&self.path);
                 }
             }

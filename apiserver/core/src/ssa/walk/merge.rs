@@ -10,22 +10,22 @@ use crate::ssa::path::Element;
 
 /// Merges everything in `applied` into `live`.
 pub(in crate::ssa) fn merge(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     live: Option<&Value>,
     applied: &Value,
 ) -> Result<Value, String> {
     let Some(live) = live else { return Ok(applied.clone()) };
-    if applied.is_null() && has_parts(place, live) {
+    if applied.is_null() && has_parts(position, live) {
         // Null is an empty container: the fields of others in it stay.
         return Ok(live.clone());
     }
-    match (form(place, live), form(place, applied)) {
+    match (form(position, live), form(position, applied)) {
         (Form::Map, Form::Map) => match (live, applied) {
-            (Value::Object(live), Value::Object(applied)) => fields(place, live, applied),
+            (Value::Object(live), Value::Object(applied)) => fields(position, live, applied),
             _ => Ok(applied.clone()),
         },
         (Form::List(list), Form::List(_)) => match (live, applied) {
-            (Value::Array(live), Value::Array(applied)) => items(place, list, live, applied),
+            (Value::Array(live), Value::Array(applied)) => items(position, list, live, applied),
             _ => Ok(applied.clone()),
         },
         _ => Ok(applied.clone()),
@@ -33,8 +33,8 @@ pub(in crate::ssa) fn merge(
 }
 
 /// Whether a value is merged in parts and has some.
-fn has_parts(place: SchemaPosition<'_>, value: &Value) -> bool {
-    match form(place, value) {
+fn has_parts(position: SchemaPosition<'_>, value: &Value) -> bool {
+    match form(position, value) {
         Form::Map => value.as_object().is_some_and(|map| !map.is_empty()),
         Form::List(_) => value.as_array().is_some_and(|items| !items.is_empty()),
         Form::Leaf => false,
@@ -42,7 +42,7 @@ fn has_parts(place: SchemaPosition<'_>, value: &Value) -> bool {
 }
 
 fn fields(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     live: &Map<String, Value>,
     applied: &Map<String, Value>,
 ) -> Result<Value, String> {
@@ -50,7 +50,7 @@ fn fields(
     let others = live.iter().filter(|(key, _)| !applied.contains_key(*key));
     let mut out: Map<String, Value> = others.map(|(key, value)| (key.clone(), value.clone())).collect();
     for (key, value) in applied {
-        let merged = merge(place.child(key).0, live.get(key), value)?;
+        let merged = merge(position.child(key).0, live.get(key), value)?;
         out.insert(key.clone(), merged);
     }
     Ok(Value::Object(out))
@@ -58,13 +58,13 @@ fn fields(
 
 /// Items of both lists: shared ones in the order of the configuration, others at their old positions.
 fn items(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     list: &ListShape,
     live: &[Value],
     applied: &[Value],
 ) -> Result<Value, String> {
-    let left = index(place, list, live)?;
-    let right = index(place, list, applied)?;
+    let left = index(position, list, live)?;
+    let right = index(position, list, applied)?;
     let mut by_left: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, item) in &left {
         // Duplicate items are not merged: the configuration replaces them.
@@ -79,7 +79,7 @@ fn items(
         if let (Some((on_left, _)), Some((on_right, item))) = (left.get(l), right.get(r)) {
             if on_left == on_right {
                 merged.insert(on_right);
-                out.push(merge(place.item(), by_left.get(on_left).copied().flatten(), item)?);
+                out.push(merge(position.item(), by_left.get(on_left).copied().flatten(), item)?);
                 (l, r) = (l + 1, r + 1);
                 shared.next();
                 continue;
@@ -102,7 +102,7 @@ fn items(
         }
         if let Some((on_right, item)) = right.get(r) {
             merged.insert(on_right);
-            out.push(merge(place.item(), by_left.get(on_right).copied().flatten(), item)?);
+            out.push(merge(position.item(), by_left.get(on_right).copied().flatten(), item)?);
             r += 1;
             if shared.peek().is_some_and(|next| *next == on_right) {
                 shared.next();
@@ -113,9 +113,9 @@ fn items(
 }
 
 fn index<'v>(
-    place: SchemaPosition<'_>,
+    position: SchemaPosition<'_>,
     list: &ListShape,
     items: &'v [Value],
 ) -> Result<Vec<(Element, &'v Value)>, String> {
-    items.iter().map(|item| Ok((identify(place, list, item)?, item))).collect()
+    items.iter().map(|item| Ok((identify(position, list, item)?, item))).collect()
 }

@@ -9,8 +9,8 @@ use crate::ssa::set::Set;
 
 /// `value` without the fields and items of `set`. A container whose last part is removed becomes null, as in
 /// structured-merge-diff: in a built-in type this is equivalent to absent, in a custom resource it is visible.
-pub(in crate::ssa) fn remove(place: SchemaPosition<'_>, value: &Value, set: &Set) -> Value {
-    match (form(place, value), value) {
+pub(in crate::ssa) fn remove(position: SchemaPosition<'_>, value: &Value, set: &Set) -> Value {
+    match (form(position, value), value) {
         (Form::Map, Value::Object(map)) => {
             let mut out = Map::new();
             for (key, item) in map {
@@ -19,7 +19,7 @@ pub(in crate::ssa) fn remove(place: SchemaPosition<'_>, value: &Value, set: &Set
                     continue;
                 }
                 let item = match set.below(&element) {
-                    Some(below) => remove(place.child(key).0, item, below),
+                    Some(below) => remove(position.child(key).0, item, below),
                     None => item.clone(),
                 };
                 out.insert(key.clone(), item);
@@ -29,7 +29,7 @@ pub(in crate::ssa) fn remove(place: SchemaPosition<'_>, value: &Value, set: &Set
         (Form::List(list), Value::Array(items)) => {
             let mut out = Vec::new();
             for item in items {
-                let Ok(element) = identify(place, list, item) else {
+                let Ok(element) = identify(position, list, item) else {
                     out.push(item.clone());
                     continue;
                 };
@@ -37,7 +37,7 @@ pub(in crate::ssa) fn remove(place: SchemaPosition<'_>, value: &Value, set: &Set
                     continue;
                 }
                 out.push(match set.below(&element) {
-                    Some(below) => remove(place.item(), item, below),
+                    Some(below) => remove(position.item(), item, below),
                     None => item.clone(),
                 });
             }

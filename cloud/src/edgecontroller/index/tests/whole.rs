@@ -174,7 +174,7 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
     let held = |namespace| key_in(namespace, Kind::Secret, "held");
     let states = |world: &World| {
         [(&*lacking, "greedy"), ("b", "greedy"), ("n0", "modest")]
-            .map(|(on, place)| world.state(on, &held(place)))
+            .map(|(on, index)| world.state(on, &held(index)))
     };
     assert_eq!(states(&world), ["unreadable", "unwanted", "unwanted"]);
     assert_eq!(world.state("n0", &key_in("modest", Kind::Secret, "s1")), "pending");

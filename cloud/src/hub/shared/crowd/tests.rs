@@ -121,7 +121,8 @@ fn where_all_places_are_taken_the_namespace_that_has_most_gives_way_to_others() 
     watch.apply(raw("a", "one-more", 5, 1)).expect("one of those that have most gives way");
     apply(&watch, "small", 100, 1).expect("one of those that have most gives way");
     assert_eq!((watch.len(), count(&watch, "small", 100, "present")), (FOLLOWED_MAX, 100));
-    let present: usize = ["a", "b", "c", "d"].iter().map(|place| count(&watch, place, most, "present")).sum();
+    let present: usize =
+        ["a", "b", "c", "d"].iter().map(|namespace| count(&watch, namespace, most, "present")).sum();
     assert!((FOLLOWED_MAX - 101..=FOLLOWED_MAX - 100).contains(&present), "{present}");
     // This does not apply to a selection of a node, or where there are no namespaces: the node that selects too much is
     // refused.

@@ -20,7 +20,7 @@ pub struct NamedAddress<'z> {
 
 /// The addresses behind a name with their ports, generated on demand: there may be as many as endpoints times ports.
 #[derive(Debug, Clone, Copy)]
-pub struct Places<'z> {
+pub struct NamedAddresses<'z> {
     service: (&'z str, &'z str),
     /// Ports and addresses of the Service itself; when none, those of its endpoints are used.
     own: Option<(&'z [Port], &'z [IpAddr])>,
@@ -36,7 +36,7 @@ struct Group<'z> {
     endpoints: &'z [Endpoint],
 }
 
-impl<'z> Places<'z> {
+impl<'z> NamedAddresses<'z> {
     pub(super) fn new(
         service: (&'z str, &'z str),
         own: Option<(&'z [Port], &'z [IpAddr])>,
@@ -86,13 +86,13 @@ impl<'z> Places<'z> {
     }
 }
 
-impl PartialEq for Places<'_> {
+impl PartialEq for NamedAddresses<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl Eq for Places<'_> {}
+impl Eq for NamedAddresses<'_> {}
 
 impl<'z> Group<'z> {
     fn ports(self, asked: Asked<'z>) -> impl Iterator<Item = &'z Port> + Clone {

@@ -29,7 +29,7 @@ pub const UNPROVEN_PER_SOURCE_MAX: usize = 256;
 const UNPROVEN_SHARE: usize = 4;
 
 /// The connection slots of one listener.
-pub(crate) struct Places {
+pub(crate) struct ConnectionSlots {
     max: usize,
     unproven_max: usize,
     load: Arc<Load>,
@@ -54,7 +54,7 @@ struct Unproven {
 
 /// The slot of one connection; released when dropped.
 pub(crate) struct ConnectionSlot {
-    places: Arc<Places>,
+    slots: Arc<ConnectionSlots>,
     number: u64,
     source: Source,
     /// Cancelled when the slot is needed for another connection.
@@ -63,7 +63,7 @@ pub(crate) struct ConnectionSlot {
     sender: Mutex<Option<Arc<Sender>>>,
 }
 
-impl Places {
+impl ConnectionSlots {
     pub(crate) fn new(max: usize, load: &Arc<Load>) -> Arc<Self> {
         let unproven_max = UNPROVEN_MAX.min(max / UNPROVEN_SHARE).max(1);
         let (load, state) = (Arc::clone(load), Mutex::default());
@@ -107,8 +107,8 @@ impl Places {
         *state.sources.entry(source).or_default() += 1;
         self.count(&state);
         drop(state);
-        let (places, proven) = (Arc::clone(self), AtomicBool::new(false));
-        Arc::new(ConnectionSlot { places, number, source, end, proven, sender: Mutex::new(None) })
+        let (slots, proven) = (Arc::clone(self), AtomicBool::new(false));
+        Arc::new(ConnectionSlot { slots, number, source, end, proven, sender: Mutex::new(None) })
     }
 
     /// Closes the oldest unproven connection of the given source, or of the sources that have the most. A client with
@@ -158,22 +158,22 @@ impl ConnectionSlot {
         if self.proven.load(Ordering::Acquire) {
             return true;
         }
-        let places = &self.places;
-        let mut state = places.state.lock();
+        let slots = &self.slots;
+        let mut state = slots.state.lock();
         // Concurrent requests prove it once.
         if self.proven.load(Ordering::Acquire) {
             return true;
         }
         // Slots for new connections are kept free of proven ones.
-        let whole = places.max - places.unproven_max.min(places.max - 1);
+        let whole = slots.max - slots.unproven_max.min(slots.max - 1);
         if state.proven >= sender.reach(whole) || !sender.take(Good::Connections, 1, whole) {
-            places.load.connections.refused.fetch_add(1, Ordering::Relaxed);
+            slots.load.connections.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         *self.sender.lock() = Some(Arc::clone(sender));
         state.proven += 1;
         state.remove(self.number);
-        places.count(&state);
+        slots.count(&state);
         self.proven.store(true, Ordering::Release);
         true
     }
@@ -181,15 +181,15 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut state = self.places.state.lock();
+        let mut state = self.slots.state.lock();
         state.open -= 1;
         state.remove(self.number);
         if let Some(sender) = self.sender.lock().take() {
             state.proven -= 1;
             sender.give_back(Good::Connections, 1);
         }
-        self.places.count(&state);
+        self.slots.count(&state);
         drop(state);
-        self.places.freed.notify_one();
+        self.slots.freed.notify_one();
     }
 }
