@@ -25,7 +25,7 @@ use crate::bootstrap::identities::{self, Identities};
 use crate::bootstrap::{self, Bootstrap, BootstrapError, NewToken, TokenStoreError};
 use crate::config::{Config, WatchEvents};
 use crate::edgecontroller::{DownstreamController, INPUTS_MAX, Index, Input, NodeObjectCache, Upstream};
-use crate::epoch::{CHECK_INTERVAL, ClaimOutcome, EpochError, EpochKeeper, Testimony};
+use crate::epoch::{Attestations, CHECK_INTERVAL, ClaimOutcome, EpochError, EpochKeeper};
 use crate::grids;
 use crate::hub::{ClusterLedgers, Hub, Ledgers, Registry, Subscriptions};
 use crate::hub_admission::{Gate, sweep};
@@ -113,7 +113,7 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let testimony = Testimony::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
+        let testimony = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
         let (hub, inputs, mut registry) =
             hub(&config, &kube, &bootstrap, (epoch.epoch(), testimony), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
@@ -171,7 +171,7 @@ fn hub(
     config: &Config,
     kube: &Kube,
     bootstrap: &Bootstrap,
-    (epoch, testimony): (Epoch, Testimony),
+    (epoch, testimony): (Epoch, Attestations),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
@@ -422,7 +422,7 @@ async fn keep_epoch(
 }
 
 /// Completes after [`CHECK_INTERVAL`], or at once when an edge attests more than this replica has read.
-async fn look_due(testimony: &Testimony) {
+async fn look_due(testimony: &Attestations) {
     tokio::select! {
         () = tokio::time::sleep(CHECK_INTERVAL) => {}
         () = testimony.wanted() => {}

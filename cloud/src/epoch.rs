@@ -7,8 +7,8 @@
 //! everything that is stored in it, so the progress of the history is also kept elsewhere: in a file of the data
 //! folder, and by the edges (`attestation.rs`, `docs/decisions/0010-epoch-witness.md`).
 
+mod attestations;
 mod record;
-mod testimony;
 mod witness;
 
 use std::path::Path;
@@ -24,8 +24,8 @@ use crate::edgecontroller::sightings::Sighting;
 use crate::history_progress::Reach;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::startup_retry::Trouble;
+pub(crate) use attestations::{AttestationCheck, Attestations, ClaimOutcome};
 use record::Look;
-pub(crate) use testimony::{AttestationCheck, ClaimOutcome, Testimony};
 use witness::Witness;
 
 /// Name of the ConfigMap that stores the generation.

@@ -43,7 +43,7 @@ use tombolo_runtime::{Budget, Tasks};
 use crate::config::KubeEdgeSessions;
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
-use crate::epoch::Testimony;
+use crate::epoch::Attestations;
 use crate::metrics::Metrics;
 use crate::record::Recorder;
 
@@ -69,7 +69,7 @@ pub struct Hub {
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
     /// What edges attest of the cloud's history.
-    pub(crate) testimony: Testimony,
+    pub(crate) testimony: Attestations,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) recorder: Option<Arc<Recorder>>,

@@ -17,11 +17,11 @@ use thiserror::Error;
 use crate::error::IdError;
 use crate::frame::{Change, Deliver, Frame, Reply, ReplyBody, Request, RequestBody, Subscribe, Undecodable};
 use crate::ids::Lane;
-use crate::kept;
 use crate::limits;
 use crate::message::{Content, ContentError, FieldError};
 use crate::object::{ObjectKey, SharedObject};
 use crate::package::{HEADER_LEN, Header, PackageError};
+use crate::shared_bytes;
 
 /// Why bytes are not a frame of this version.
 #[derive(Debug, Error)]
@@ -235,7 +235,7 @@ fn read_whole(payload: Bytes) -> Result<Frame, CodecError> {
 /// dropped.
 fn kept(mut request: Request, payload: usize) -> Request {
     match &mut request.body {
-        RequestBody::Api(api) => api.body = kept::part(std::mem::take(&mut api.body), payload),
+        RequestBody::Api(api) => api.body = shared_bytes::part(std::mem::take(&mut api.body), payload),
         RequestBody::Message(message) => {
             let content = std::mem::replace(&mut message.content, Content::null());
             message.content = content.kept(payload);

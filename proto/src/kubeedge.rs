@@ -11,9 +11,9 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::kept;
 use crate::limits;
 use crate::message::{Content, FieldError, Message, MessageId};
+use crate::shared_bytes;
 use envelope::Envelope;
 
 /// Why bytes are not a message.
@@ -49,9 +49,10 @@ pub fn decode(document: &Bytes) -> Result<Message, EnvelopeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(document);
     let Envelope { raw, content } = Envelope::deserialize(&mut deserializer)?;
     let content = match content {
-        Some(value) => {
-            Content::from_checked(kept::part(document.slice_ref(value.get().as_bytes()), document.len()))
-        }
+        Some(value) => Content::from_checked(shared_bytes::part(
+            document.slice_ref(value.get().as_bytes()),
+            document.len(),
+        )),
         None => Content::null(),
     };
     Ok(raw.check(content)?)

@@ -21,7 +21,6 @@ pub mod frame;
 pub mod hashing;
 pub mod ids;
 pub mod inventory;
-mod kept;
 pub mod kubeedge;
 pub mod limits;
 pub mod message;
@@ -29,6 +28,7 @@ pub mod object;
 pub mod package;
 pub mod references;
 pub mod session;
+mod shared_bytes;
 
 pub use error::IdError;
 pub use frame::Frame;

@@ -7,6 +7,7 @@
 
 mod application;
 mod cloud_side;
+mod cluster_objects;
 mod compare;
 mod derive;
 mod frame;
@@ -14,7 +15,6 @@ mod holdings;
 mod identifiers;
 mod kinds;
 mod matcher;
-mod own;
 mod redact;
 mod rules;
 mod run;
@@ -24,12 +24,12 @@ mod transcript;
 mod value;
 
 pub use cloud_side::play_cloud;
+pub use cluster_objects::{is_clusters_own, is_machinery};
 pub use compare::Mismatch;
 pub use derive::with_api_lines;
 pub use frame::{Ask, Frame, Key};
 pub use holdings::Holdings;
 pub use matcher::{Call, Difference, Matcher, Progress, Summary, approved, call_of};
-pub use own::{is_clusters_own, is_machinery};
 pub use redact::{redact, redact_object};
 pub use rules::{Rule, Tally};
 pub use run::{Happening, judge};

@@ -11,8 +11,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::beside::{Beside, PROTOBUF};
 use crate::components::{Components, components};
+use crate::kube_controllers::{KubeControllers, PROTOBUF};
 use crate::process::{Child, free_port};
 use crate::wait::wait_for;
 
@@ -109,7 +109,7 @@ impl ControlPlane {
         plane.start_etcd()?;
         plane.start_api_server().await?;
         if options.controllers {
-            plane.controllers = Some(plane.beside().start_controllers(&plane.binaries)?);
+            plane.controllers = Some(plane.kube_controllers().start_controllers(&plane.binaries)?);
         }
         if options.scheduler {
             plane.start_scheduler()?;
@@ -123,7 +123,7 @@ impl ControlPlane {
     /// The program cannot be started.
     pub fn start_scheduler(&mut self) -> Result<()> {
         self.scheduler = None;
-        self.scheduler = Some(self.beside().start_scheduler(&self.binaries)?);
+        self.scheduler = Some(self.kube_controllers().start_scheduler(&self.binaries)?);
         Ok(())
     }
 
@@ -312,8 +312,8 @@ impl ControlPlane {
         command
     }
 
-    fn beside(&self) -> Beside {
-        Beside {
+    fn kube_controllers(&self) -> KubeControllers {
+        KubeControllers {
             kubeconfig: self.kubeconfig(),
             keys: self.folder.path().to_owned(),
             folder: self.folder.path().to_owned(),

@@ -4,12 +4,12 @@
 
 mod alone;
 mod asked;
-#[cfg(feature = "cluster")]
-mod beside;
 mod components;
 #[cfg(feature = "cluster")]
 mod control_plane;
 mod fuzz;
+#[cfg(feature = "cluster")]
+mod kube_controllers;
 mod process;
 #[cfg(feature = "cluster")]
 mod ready_node;
@@ -17,8 +17,6 @@ mod wait;
 
 pub use alone::{Growth, alone};
 pub use asked::{asked, times};
-#[cfg(feature = "cluster")]
-pub use beside::{Beside, JSON, PROTOBUF};
 pub use components::{
     Components, MissingComponents, components, coredns, go_clients, kube_proxy, kubelet, record_skip,
     record_skip_for, skips_allowed,
@@ -26,6 +24,8 @@ pub use components::{
 #[cfg(feature = "cluster")]
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
 pub use fuzz::fuzz;
+#[cfg(feature = "cluster")]
+pub use kube_controllers::{JSON, KubeControllers, PROTOBUF};
 pub use process::{Child, bind_both, free_port};
 #[cfg(feature = "cluster")]
 pub use ready_node::ReadyNode;

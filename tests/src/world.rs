@@ -21,10 +21,10 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 use crate::node::{RawNode, RawNodeOptions};
 
 pub mod balancer;
-mod beside;
 mod cloudcore_yaml;
 mod cluster_access;
 mod edges;
+mod kube_controllers;
 pub mod objects;
 mod replica;
 mod server;
@@ -102,7 +102,7 @@ impl Transport {
 #[derive(Debug)]
 pub struct World {
     // Dropped first, because these are clients of the API server.
-    beside: Vec<Child>,
+    kube_controllers: Vec<Child>,
     /// The real control plane, if the world uses one.
     pub plane: Option<ControlPlane>,
     api: Api,
@@ -196,7 +196,7 @@ impl World {
         let (ports, edges, periods) = (CloudPorts::free()?, BTreeMap::new(), (1000, None));
         let (cloud, replica, slow, record, silent, dialect) = (None, None, None, None, None, "tombolo");
         let mut world = Self {
-            beside: Vec::new(),
+            kube_controllers: Vec::new(),
             plane,
             api,
             transport,

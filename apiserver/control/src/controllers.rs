@@ -112,12 +112,12 @@ fn is_settled(error: &ApiError) -> bool {
 /// Tasks beside the loop of a controller, one at a time for each name. A task that waits for finalizers or for a
 /// webhook delays only its own name.
 #[derive(Default)]
-struct Beside<'a> {
+struct NamedTasks<'a> {
     names: HashSet<String>,
     running: FuturesUnordered<BoxFuture<'a, String>>,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> NamedTasks<'a> {
     /// Starts a task, unless one runs for this name.
     fn begin(&mut self, name: &str, work: impl Future<Output = ()> + Send + 'a) {
         if self.names.insert(name.to_owned()) {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_waits_holds_up_its_own_name_alone() {
-        let (begun, mut work) = (Arc::new(AtomicUsize::new(0)), Beside::default());
+        let (begun, mut work) = (Arc::new(AtomicUsize::new(0)), NamedTasks::default());
         let count = || {
             let begun = Arc::clone(&begun);
             async move {

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use tokio::time::{Instant, sleep};
 
 use crate::accept::Accepted;
-use crate::aside::aside_if_large;
+use crate::blocking::run_blocking_if_large;
 use crate::body::{self, Body};
 use crate::encode::{Encoder, ListMeta};
 use crate::kinds::KindInfo;
@@ -78,7 +78,7 @@ pub async fn shown(
     shared: bool,
 ) -> Result<Response<Body>, ApiError> {
     let Page { items, meta } = page;
-    let parts = aside_if_large(payer, encoder.read_len(&items), || encoder.list(&items, meta)).await?;
+    let parts = run_blocking_if_large(payer, encoder.read_len(&items), || encoder.list(&items, meta)).await?;
     Ok(body::pieces_of(StatusCode::OK, parts, accepted, shared))
 }
 

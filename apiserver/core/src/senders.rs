@@ -20,10 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use crate::identity::{AUTHENTICATED_GROUP, Identity};
 
 /// Maximum number of concurrent pieces of CPU-bound work in a process; further ones queue without a thread.
-pub const ASIDE_MAX: usize = 4;
+pub const BLOCKING_MAX: usize = 4;
 
 /// Maximum number of these from one sender that run or wait in the common queue.
-pub const ASIDE_OF_SENDER_MAX: usize = ASIDE_MAX / 2;
+pub const BLOCKING_OF_SENDER_MAX: usize = BLOCKING_MAX / 2;
 
 /// One sender may use at most `1 / SENDER_SHARE` of the requests, watches, connections and bytes of a server.
 pub const SENDER_SHARE: usize = 4;
@@ -95,7 +95,7 @@ pub struct Sender {
     parent: Option<Arc<Self>>,
     has: [AtomicUsize; 5],
     /// Permits for CPU-bound work outside the threads that serve requests.
-    aside: Semaphore,
+    blocking: Semaphore,
     /// Permits for objects on their way into the store, one per byte.
     storing: Arc<Semaphore>,
 }
@@ -149,9 +149,9 @@ impl Payer {
     pub(crate) async fn turn(&self) -> [Option<SemaphorePermit<'_>>; 2] {
         let Some(sender) = &self.0 else { return [None, None] };
         // The semaphores are never closed.
-        let own = sender.aside.acquire().await.ok();
+        let own = sender.blocking.acquire().await.ok();
         match &sender.parent {
-            Some(parent) => [own, parent.aside.acquire().await.ok()],
+            Some(parent) => [own, parent.blocking.acquire().await.ok()],
             None => [own, None],
         }
     }
@@ -160,16 +160,17 @@ impl Payer {
 impl Sender {
     fn new(name: String, share: usize, parent: Option<Arc<Self>>) -> Self {
         // Strangers from one address may use half of what all strangers may.
-        let aside = if parent.is_some() { ASIDE_OF_SENDER_MAX / 2 } else { ASIDE_OF_SENDER_MAX };
+        let blocking = if parent.is_some() { BLOCKING_OF_SENDER_MAX / 2 } else { BLOCKING_OF_SENDER_MAX };
         let storing = Arc::new(Semaphore::new(STORING_LEN_MAX as usize));
-        let (has, aside) = (Default::default(), Semaphore::new(aside));
-        Self { name, share, privileged: false, parent, has, aside, storing }
+        let (has, blocking) = (Default::default(), Semaphore::new(blocking));
+        Self { name, share, privileged: false, parent, has, blocking, storing }
     }
 
     /// The only sender of a server that does not divide its limits.
     pub(crate) fn everybody() -> Arc<Self> {
-        let (aside, storing) = (Semaphore::new(ASIDE_MAX), Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)));
-        Arc::new(Self { privileged: true, aside, storing, ..Self::new(String::new(), 1, None) })
+        let (blocking, storing) =
+            (Semaphore::new(BLOCKING_MAX), Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)));
+        Arc::new(Self { privileged: true, blocking, storing, ..Self::new(String::new(), 1, None) })
     }
 
     /// Takes an amount, unless the sender would then exceed its share of a whole. The first answer or body of a known

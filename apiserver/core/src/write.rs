@@ -28,10 +28,10 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use crate::admission::{Admission, AdmissionRequest, Operation, Warnings};
-use crate::aside::{aside, aside_if_large};
 use crate::backend::{
     FieldValidation, PatchType, WriteBackend, WriteOptions, WriteReply, WriteRequest, WriteVerb,
 };
+use crate::blocking::{run_blocking, run_blocking_if_large};
 use crate::field_error::FieldError;
 use crate::input;
 use crate::kinds::KindInfo;
@@ -383,7 +383,7 @@ async fn validated<T>(
     validate: impl FnOnce() -> T + Send,
 ) -> Result<T, ApiError> {
     match context.kind.is_slow_to_validate() {
-        true => aside(&context.request.attributes.payer, validate).await,
+        true => run_blocking(&context.request.attributes.payer, validate).await,
         false => worked(context.request, stored, validate).await,
     }
 }
@@ -399,7 +399,7 @@ async fn worked<T>(
         WriteVerb::Patch(PatchType::Json) => patch::operations_work(&request.body, stored),
         _ => 0,
     };
-    aside_if_large(&request.attributes.payer, len.saturating_add(operations), work).await
+    run_blocking_if_large(&request.attributes.payer, len.saturating_add(operations), work).await
 }
 
 fn admission_request<'r>(

@@ -4,7 +4,7 @@
 mod bodies;
 mod configs;
 mod ending;
-mod kept;
+mod needed_objects;
 pub(crate) mod nodes;
 mod pods;
 mod room;

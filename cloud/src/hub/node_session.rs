@@ -1,14 +1,14 @@
 //! The task that owns one connection. It drives the session and runs the node's requests; no other task uses its state.
 
+mod attestation_check;
 mod beginning;
-mod doubts;
+mod deletion_checks;
 mod following;
 mod lease;
 mod requests;
-mod vouch;
 
+use attestation_check::Examination;
 pub(super) use beginning::{run, run_kubeedge};
-use vouch::Examination;
 
 use std::collections::{HashSet, VecDeque};
 use std::pin::{Pin, pin};

@@ -19,9 +19,9 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::*;
 use crate::config::Upstream;
 
+mod forwarded_answers;
 mod forwarding;
 mod judged;
-mod kept;
 mod packets;
 
 const DEADLINE: Duration = Duration::from_secs(20);

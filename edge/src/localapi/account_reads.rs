@@ -21,7 +21,7 @@ use tombolo_proto::references;
 use super::access::caller;
 use super::reads::{copy, refused};
 use super::rights::{AccessDecision, Rights};
-use super::single::{Listed, One};
+use super::single_answers::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::SharedHub;
 use crate::paths;

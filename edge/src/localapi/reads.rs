@@ -17,7 +17,7 @@ use tombolo_proto::references;
 use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
 use super::account_reads::AccountReads;
-use super::singles::Singles;
+use super::single_reads::Singles;
 use crate::store::{Selection, Store, Subscribed, is_pushed};
 use crate::subscriptions::{Borrower, Subscriptions, Unreadable};
 

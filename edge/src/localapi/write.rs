@@ -15,7 +15,7 @@ use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
 use super::access::{caller, caller_token};
-use super::own::{self, OwnWrites};
+use super::offline_writes::{self, OwnWrites};
 use super::revision::Based;
 use super::{RETRY_AFTER_SECONDS, Writer, pass};
 use crate::hub::CallError;
@@ -54,7 +54,7 @@ impl ThroughTheCloud {
     }
 
     async fn execute_any(&self, request: WriteRequest) -> Result<WriteReply, ApiError> {
-        let Some(kind) = own::kind(&self.writer.node, &request) else {
+        let Some(kind) = offline_writes::kind(&self.writer.node, &request) else {
             return match self.pass(&request, false).await {
                 Ok(reply) => Ok(reply),
                 Err(Unexecuted::Refused(error)) => Err(error),

@@ -15,20 +15,20 @@ use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 
 use super::answers::{self, CachedReply, Question};
 use super::error::{WriteError, storage};
-use super::gone::Gone;
 use super::lazy::Lazy;
 use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow};
 use super::seal::Sealer;
 use super::shared::Shared;
+use super::tombstones::Tombstones;
 use super::view::{CommittedView, Left, ObjectCounts, SubscriptionRows};
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
-mod kept;
 mod learn;
 mod missing;
-mod own;
+mod offline_writes;
+mod single_objects;
 mod subscriptions;
 
 /// When the log is too long, this share of it (one in so many) is removed in addition.
@@ -80,7 +80,7 @@ pub(super) struct Batch<'t> {
     tally: ObjectCounts,
     pub(super) sealer: &'t Sealer,
     bounds: LogBounds,
-    gone: &'t Mutex<Gone>,
+    gone: &'t Mutex<Tombstones>,
     /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: Option<Arc<String>>,
     /// SubscriptionRows whose changes clients can see.

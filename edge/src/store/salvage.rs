@@ -25,7 +25,7 @@ use super::schema::{
 };
 use super::seal::Sealer;
 use super::shared::{guarded, open_database};
-use super::{kept, keys, view};
+use super::{keys, single_objects, view};
 
 /// Maximum bytes of rows that are taken over: a device has little memory, and the cloud has the objects.
 const BYTES_MAX: usize = 48 * 1024 * 1024;
@@ -168,14 +168,14 @@ impl Salvage {
             let note = self.kept.get(row_key);
             let known = |subscription: &u32| match unreading(*subscription).unwrap_or(*subscription) {
                 subscription if subscription == SubscriptionId::NODE.0 => true,
-                subscription if subscription == kept::SUBSCRIPTION.0 => note.is_some(),
+                subscription if subscription == single_objects::SUBSCRIPTION.0 => note.is_some(),
                 subscription => self.subscriptions.contains_key(&subscription),
             };
             let subscriptions: Vec<u32> = row.subscriptions.iter().copied().filter(known).collect();
             if subscriptions.is_empty() {
                 continue;
             }
-            if let Some(note) = note.filter(|_| subscriptions.contains(&kept::SUBSCRIPTION.0)) {
+            if let Some(note) = note.filter(|_| subscriptions.contains(&single_objects::SUBSCRIPTION.0)) {
                 keeping.insert(row_key.as_slice(), *note).map_err(storage)?;
             }
             let row = ObjectRow { subscriptions, ..row.clone() };

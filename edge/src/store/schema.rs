@@ -35,7 +35,7 @@ pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("
 pub(super) const SUBSCRIPTIONS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
 /// Place of a question to its answer ([`super::answers`]); absent from stores of older versions.
 pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
-/// Key bytes of an object in [`super::kept::SUBSCRIPTION`] to the number of its last request (counted over all such
+/// Key bytes of an object in [`super::single_objects::SUBSCRIPTION`] to the number of its last request (counted over all such
 /// requests) and the length of its body.
 pub(super) const KEPT: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("kept");
 

@@ -19,11 +19,11 @@ use tombolo_proto::object::Resource;
 use super::LogBounds;
 use super::batch::{Publication, Published};
 use super::error::ReadError;
-use super::gone::Gone;
 use super::medium::Medium;
 use super::open::builder;
 use super::row::{LogRow, LogVersion};
 use super::seal::Sealer;
+use super::tombstones::Tombstones;
 use super::view::CommittedView;
 
 /// Bounds of the changes kept in memory for watchers. A watcher that falls behind must list again. Objects are on disk,
@@ -35,7 +35,7 @@ pub(super) struct Shared {
     current: RwLock<Current>,
     pub(super) sealer: Arc<Sealer>,
     pub(super) bounds: LogBounds,
-    pub(super) gone: Mutex<Gone>,
+    pub(super) gone: Mutex<Tombstones>,
     /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: ArcSwapOption<String>,
     /// The newest attestation of the cloud. Each commit writes it to disk.

@@ -9,9 +9,9 @@ use super::*;
 
 mod damage;
 mod fixture;
-mod kept;
 mod power;
 mod reports;
+mod single_objects;
 mod subscriptions;
 mod unreadable;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-use crate::kept;
+use crate::shared_bytes;
 
 /// Exactly one JSON value, as bytes, without white space around it.
 ///
@@ -77,7 +77,7 @@ impl Content {
 
     /// The content without the rest of the `whole` document that it arrived in, when that is large.
     pub(crate) fn kept(self, whole: usize) -> Self {
-        Self(kept::part(self.0, whole))
+        Self(shared_bytes::part(self.0, whole))
     }
 
     /// The JSON as bytes.

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::Comparison;
+use crate::cluster_objects::is_clusters_own;
 use crate::frame::Frame;
-use crate::own::is_clusters_own;
 use crate::rules::Rule;
 
 impl Comparison<'_> {

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{Comparison, ComparisonResult, ZERO_TIME, mismatch, short};
 use crate::application::{ASKED, opened};
+use crate::cluster_objects::is_machinery;
 use crate::frame::{Frame, Key, body_json, is_description};
-use crate::own::is_machinery;
 use crate::rules::Rule;
 use crate::value::strip;
 

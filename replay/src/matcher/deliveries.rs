@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use super::{Difference, LineState, Matcher, Progress, at, unexpected, version};
+use crate::cluster_objects::{is_clusters_own, is_machinery};
 use crate::compare::{Comparison, Mismatch};
 use crate::frame::{Frame, Key};
 use crate::identifiers::Sort;
-use crate::own::{is_clusters_own, is_machinery};
 use crate::rules::Rule;
 use crate::transcript::Event;
 use crate::value::{agree, same_but_status, same_content, strip, without_empty};

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
-use tombolo_apicore::aside::aside;
 use tombolo_apicore::auth::Attributes;
+use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::status::{ApiError, Cause};
 use tombolo_cel::Environment;
@@ -31,7 +31,7 @@ pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> 
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let errors = aside(&asked.payer, || wrong(objects, asked, object)).await?;
+    let errors = run_blocking(&asked.payer, || wrong(objects, asked, object)).await?;
     if errors.is_empty() {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
-use tombolo_apicore::aside::aside;
+use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::kinds::KindInfo;
 use tombolo_apicore::registry::Registry;
@@ -144,7 +144,7 @@ impl Enforcement {
     pub(super) async fn validate(&self, request: &AdmissionRequest<'_>) -> Result<(), ApiError> {
         let set = self.policies.validating.load_full();
         match self.concerns(&set, request) {
-            true => aside(&request.attributes.payer, || validating::run(self, &set, request)).await?,
+            true => run_blocking(&request.attributes.payer, || validating::run(self, &set, request)).await?,
             false => Ok(()),
         }
     }
@@ -156,7 +156,7 @@ impl Enforcement {
     pub(super) async fn mutate(&self, request: &mut AdmissionRequest<'_>) -> Result<bool, ApiError> {
         let set = self.policies.mutating.load_full();
         match request.object.is_some() && self.concerns(&set, request) {
-            true => aside(&request.attributes.payer, || mutating::run(self, &set, request)).await?,
+            true => run_blocking(&request.attributes.payer, || mutating::run(self, &set, request)).await?,
             false => Ok(false),
         }
     }
@@ -213,7 +213,9 @@ pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(
     if request.old.is_some_and(|old| old["spec"] == object["spec"]) {
         return Ok(());
     }
-    let Err(errors) = aside(&asked.payer, || Compiled::read(object, mode)).await? else { return Ok(()) };
+    let Err(errors) = run_blocking(&asked.payer, || Compiled::read(object, mode)).await? else {
+        return Ok(());
+    };
     let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
     Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
 }

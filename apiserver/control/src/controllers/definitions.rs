@@ -8,7 +8,7 @@ mod names;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use tombolo_apicore::aside::own_aside;
+use tombolo_apicore::blocking::run_own_blocking;
 use tombolo_apicore::memory::MemoryStore;
 use tombolo_apicore::registry::Registry;
 use tombolo_proto::object::{ObjectKey, Resource};
@@ -16,7 +16,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use self::conditions::is_true;
 use self::names::{AcceptedNames, Holder};
 use super::feed::Feed;
-use super::{Beside, Context};
+use super::{Context, NamedTasks};
 use crate::objects::{Edit, Object, member, set_condition, text, v1};
 
 const GROUP: &str = "apiextensions.k8s.io";
@@ -39,7 +39,7 @@ pub(crate) fn publish_stored(
 /// Follows definitions until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut feed = Feed::new(&context.objects, resource());
-    let mut controller = Controller { context, holders: BTreeMap::new(), removals: Beside::default() };
+    let mut controller = Controller { context, holders: BTreeMap::new(), removals: NamedTasks::default() };
     loop {
         tokio::select! {
             key = feed.next() => {
@@ -59,7 +59,7 @@ struct Controller<'a> {
     /// Names that definitions hold, by the name of the definition.
     holders: BTreeMap<String, Holder>,
     /// Deletions of the objects of definitions. They may wait for finalizers, so they run beside the loop.
-    removals: Beside<'a>,
+    removals: NamedTasks<'a>,
 }
 
 impl Controller<'_> {
@@ -101,7 +101,8 @@ impl Controller<'_> {
         let mut described = definition.value.clone();
         describe(&mut described, &accepted_names);
         if is_true(&described, "Established") {
-            own_aside(|| publish(&described, self.context.objects.store(), &self.context.registry)).await;
+            run_own_blocking(|| publish(&described, self.context.objects.store(), &self.context.registry))
+                .await;
         }
         let update = self.context.objects.update(&definition.key, |object| {
             let before = object.value.clone();

@@ -10,7 +10,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 
 use super::deletion::Deletion;
-use super::{Beside, Context, is_settled};
+use super::{Context, NamedTasks, is_settled};
 use crate::objects::{Objects, core};
 
 /// How often such pods are removed.
@@ -23,7 +23,7 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 pub(super) async fn run(context: &Context) {
     let mut missing = Missing::default();
     let mut tick = tokio::time::interval(INTERVAL);
-    let mut removing = Beside::default();
+    let mut removing = NamedTasks::default();
     loop {
         tokio::select! {
             _ = removing.ended() => continue,

@@ -15,7 +15,7 @@ use tombolo_proto::object::Resource;
 use self::conditions::Findings;
 use super::deletion::Deletion;
 use super::feed::Feed;
-use super::{Beside, Context, age_of, is_settled};
+use super::{Context, NamedTasks, age_of, is_settled};
 use crate::objects::{Edit, Object, core, items, member, text};
 
 /// Name of the controller, as the deleting user.
@@ -30,7 +30,7 @@ const RETRY: Duration = Duration::from_millis(500);
 /// Empties namespaces until the server stops.
 pub(super) async fn run(context: &Context) {
     let mut namespaces = Feed::new(&context.objects, core("namespaces"));
-    let mut emptying = Beside::default();
+    let mut emptying = NamedTasks::default();
     loop {
         let name = tokio::select! {
             key = namespaces.next() => match key {

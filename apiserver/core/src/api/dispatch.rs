@@ -12,9 +12,9 @@ use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
 use crate::accept::{Accepted, Kind};
-use crate::aside::aside_if_large;
 use crate::auth::Attributes;
 use crate::backend::{EndpointRequest, PatchType, WriteReply, WriteRequest, WriteVerb};
+use crate::blocking::run_blocking_if_large;
 use crate::body::{self, Body};
 use crate::encode::Encoder;
 use crate::gofmt;
@@ -114,7 +114,7 @@ impl ApiServer {
             let mut read = Receiving::begin(&self.parts.load, &admitted.sender);
             read.beside(&body)?;
             let scale = || crate::scale::of(kind, &kind.read(&body).unwrap_or_default());
-            let scale = aside_if_large(payer, body.len(), scale).await??;
+            let scale = run_blocking_if_large(payer, body.len(), scale).await??;
             let encoder = Encoder { kind: scale_kind(), ..encoder };
             encoder.check_form(false)?;
             return Ok(body::document(StatusCode::OK, encoder.shown(&to_bytes(&scale)), &accepted));
@@ -122,7 +122,7 @@ impl ApiServer {
         encoder.check_form(false)?;
         let _trees = self.trees(admitted, &encoder, std::slice::from_ref(&stored))?;
         let len = encoder.read_len(std::slice::from_ref(&stored));
-        let shown = aside_if_large(payer, len, || encoder.object(&stored)).await?;
+        let shown = run_blocking_if_large(payer, len, || encoder.object(&stored)).await?;
         Ok(body::document(StatusCode::OK, shown, &accepted))
     }
 
@@ -256,7 +256,7 @@ impl ApiServer {
     ) -> Result<Typed, ApiError> {
         let len = body.bytes.len();
         let read = || self.read_protobuf(body, admitted, kind);
-        let body = aside_if_large(&admitted.attributes.payer, len, read).await??;
+        let body = run_blocking_if_large(&admitted.attributes.payer, len, read).await??;
         // An apply body is mostly JSON, whatever its media type says.
         let is_yaml = input::is_yaml(&body.media_type).unwrap_or(false)
             && serde_json::from_slice::<IgnoredAny>(&body.bytes).is_err();
@@ -336,7 +336,7 @@ impl ApiServer {
                 input::parse(&body.media_type, &body.bytes)
             }
         };
-        let parsed = aside_if_large(&attributes.payer, body.bytes.len(), read).await??;
+        let parsed = run_blocking_if_large(&attributes.payer, body.bytes.len(), read).await??;
         let query = admitted.head.uri.query().unwrap_or_default().to_owned();
         let authorization = header(&admitted, "authorization");
         let attributes = admitted.attributes;

@@ -5,7 +5,7 @@ use serde_json::json;
 use tombolo_testkit::{Growth, alone};
 
 use super::*;
-use crate::aside::LARGE;
+use crate::blocking::LARGE;
 use crate::kinds::Kinds;
 
 /// Loaded once: property tests need it a few hundred times.

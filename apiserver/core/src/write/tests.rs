@@ -3,9 +3,9 @@ mod memory;
 use serde_json::json;
 
 use super::*;
-use crate::aside::LARGE;
 use crate::auth::{AUTHENTICATED_GROUP, Attributes, Identity};
 use crate::backend::PatchType;
+use crate::blocking::LARGE;
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
 use crate::memory::MemoryStore;

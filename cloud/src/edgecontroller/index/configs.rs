@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tombolo_proto::ObjectKey;
 
-use super::kept::holder_of;
+use super::needed_objects::holder_of;
 use super::room::{Item, ItemPriority};
 use super::{Cached, Index, Kind, ObjectError, RawObject};
 

@@ -9,7 +9,7 @@ use tombolo_proto::{NodeId, ObjectKey, Uid};
 
 use super::bodies::{Moves, NODE_MIRROR_PODS_MAX, NODE_PODS_BYTES_MAX, Rank};
 use super::ending::{END_LEN_MAX, ENDING_LEN_MAX, is_ending, shortened};
-use super::kept::holder_of_pod;
+use super::needed_objects::holder_of_pod;
 use super::room::{Item, ItemPriority};
 use super::{Cached, Effect, Index, Kind, ObjectError, RawObject, Trimmed};
 use crate::edgecontroller::location_cache::Difference;

@@ -19,8 +19,8 @@ use crate::edgecontroller::sightings::Sighting;
 use crate::kube::resources;
 use crate::kube::tests::double::answering;
 
-mod beside;
 mod bounded;
+mod concurrent_writes;
 mod contents;
 mod registering;
 mod token;

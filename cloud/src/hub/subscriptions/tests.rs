@@ -21,11 +21,12 @@ use crate::attestation::Attester;
 use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
-use crate::epoch::Testimony;
+use crate::epoch::Attestations;
 use crate::history_progress::Reach;
 use crate::kube::tests::double::answering;
 
-mod doubts;
+mod attestation_check;
+mod deletion_checks;
 mod ended;
 mod group;
 mod leases;
@@ -34,7 +35,6 @@ mod moving;
 mod returning;
 mod room;
 mod shares;
-mod vouching;
 
 /// What the API server is asked about rights, and how it answers.
 #[derive(Default)]
@@ -124,7 +124,7 @@ fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) 
         inputs,
         metrics,
         kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
-        testimony: Testimony::new(attester(), epoch.cluster.clone(), reach(1)),
+        testimony: Attestations::new(attester(), epoch.cluster.clone(), reach(1)),
         epoch: ArcSwap::from_pointee(epoch),
         clock: Clock::start(),
         tasks,

@@ -2,7 +2,7 @@
 
 use tombolo_proto::ids::SubscriptionId;
 
-use super::kept::answer;
+use super::single_objects::answer;
 use super::*;
 
 fn in_subscription(subscription: SubscriptionId, delivery: Delivery) -> Delivery {

@@ -1,6 +1,6 @@
 //! Objects that pods here refer to and that the cloud cannot read.
 
-use super::kept::answer;
+use super::single_objects::answer;
 use super::*;
 
 fn unreadable(key: &ObjectKey) -> Delivery {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tombolo_apicore::admission::AdmissionRequest;
-use tombolo_apicore::aside::aside;
+use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::names;
 use tombolo_apicore::status::ApiError;
@@ -37,7 +37,7 @@ impl Conditions {
     /// Whether all conditions hold for a request.
     ///
     /// # Errors
-    /// The outer error is that of [`aside`]. The inner one is the first condition that could not be evaluated, unless
+    /// The outer error is that of [`run_blocking`]. The inner one is the first condition that could not be evaluated, unless
     /// another condition is false.
     pub(in crate::admission) async fn hold(
         &self,
@@ -54,7 +54,7 @@ impl Conditions {
                 compiled.map_err(|errors| errors.first().map(ToString::to_string).unwrap_or_default())?;
             Asking::new(&RequestVariables::of(request, objects, rights), None, compiled).matches()
         };
-        aside(&request.attributes.payer, judge).await
+        run_blocking(&request.attributes.payer, judge).await
     }
 }
 

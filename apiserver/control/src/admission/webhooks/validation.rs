@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use http::Uri;
 use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
-use tombolo_apicore::aside::aside;
+use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::status::{ApiError, Cause};
 
@@ -30,7 +30,7 @@ pub(super) async fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError
         return Ok(());
     };
     let Some(configuration) = request.object.as_deref() else { return Ok(()) };
-    let errors = aside(&asked.payer, || errors(configuration, asked.resource == MUTATING)).await?;
+    let errors = run_blocking(&asked.payer, || errors(configuration, asked.resource == MUTATING)).await?;
     if errors.is_empty() {
         return Ok(());
     }

@@ -4,8 +4,8 @@ use redb::ReadableTable;
 use tombolo_proto::object::ObjectKey;
 
 use super::super::error::{WriteError, storage};
-use super::super::kept::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SUBSCRIPTION};
 use super::super::row::{ObjectRow, State};
+use super::super::single_objects::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SUBSCRIPTION};
 use super::super::{ReportKind, keys};
 use super::{Batch, damaged};
 

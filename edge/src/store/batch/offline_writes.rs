@@ -6,10 +6,10 @@ use tombolo_proto::limits;
 use tombolo_proto::object::{ContentHash, ObjectVersion};
 
 use super::super::error::{WriteError, storage};
+use super::super::offline_writes::{Accepted, OfflineWrite};
 use super::super::outbox::{self, Report};
-use super::super::own::{Accepted, OfflineWrite};
 use super::super::row::{ObjectRow, State};
-use super::super::{kept, keys};
+use super::super::{keys, single_objects};
 use super::Batch;
 
 impl Batch<'_> {
@@ -41,7 +41,7 @@ impl Batch<'_> {
             return Ok(Accepted::Overtaken);
         }
         let row = ObjectRow { body: write.body.clone(), sealed: false, local: 0, ..base };
-        let in_kept = row.subscriptions.contains(&kept::SUBSCRIPTION.0);
+        let in_kept = row.subscriptions.contains(&single_objects::SUBSCRIPTION.0);
         self.replace(&row_key, &write.key, old, row)?;
         if in_kept {
             self.note_question(&row_key)?;
@@ -53,7 +53,7 @@ impl Batch<'_> {
     /// The row of an object that the cloud does not know.
     fn unconfirmed(&self, write: &OfflineWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
         let mut subscriptions = self.wanting(&write.key, old);
-        super::add(&mut subscriptions, kept::SUBSCRIPTION.0);
+        super::add(&mut subscriptions, single_objects::SUBSCRIPTION.0);
         let version =
             ObjectVersion { uid: write.uid.clone(), revision: CloudRevision(0), hash: ContentHash(0) };
         let era = self.state.era;

@@ -42,7 +42,7 @@ impl Works {
             ended.recv().unwrap_err();
             running.fetch_sub(1, Ordering::SeqCst)
         };
-        Work { end, task: tokio::spawn(async move { aside(&payer, work).await }) }
+        Work { end, task: tokio::spawn(async move { run_blocking(&payer, work).await }) }
     }
 
     fn next(&self) -> &'static str {
@@ -65,19 +65,21 @@ async fn ends(work: Work) -> Result<usize, ApiError> {
 async fn long_work_holds_up_nobody_and_has_a_bound() {
     let _alone = ALONE.lock().await;
     let works = Works::new();
-    let all: Vec<_> = (0..=ASIDE_MAX).map(|_| works.of("own", &Payer::default())).collect();
-    for _ in 0..ASIDE_MAX {
+    let all: Vec<_> = (0..=BLOCKING_MAX).map(|_| works.of("own", &Payer::default())).collect();
+    for _ in 0..BLOCKING_MAX {
         works.next();
     }
     // The one worker thread still serves: it has polled the last piece of work, which waits for a permit.
     let served = tokio::time::timeout(DEADLINE, tokio::spawn(async { tokio::task::yield_now().await }));
     served.await.expect("the runtime serves").unwrap();
-    assert_eq!((PERMITS.available_permits(), works.running.load(Ordering::SeqCst)), (0, ASIDE_MAX));
+    assert_eq!((PERMITS.available_permits(), works.running.load(Ordering::SeqCst)), (0, BLOCKING_MAX));
     assert!(works.has_begun.try_recv().is_err(), "more at a time than there may be");
     let (ends, tasks): (Vec<_>, Vec<_>) = all.into_iter().map(|work| (work.end, work.task)).unzip();
     drop(ends);
     for task in tasks {
-        assert!(tokio::time::timeout(DEADLINE, task).await.expect("it ends").unwrap().unwrap() <= ASIDE_MAX);
+        assert!(
+            tokio::time::timeout(DEADLINE, task).await.expect("it ends").unwrap().unwrap() <= BLOCKING_MAX
+        );
     }
 }
 
@@ -87,14 +89,14 @@ async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itse
     let _alone = ALONE.lock().await;
     let (works, [eve, bob, ann]) = (Works::new(), payers());
     let mut slow: Vec<_> = (0..10).map(|_| works.of("eve", &eve)).collect();
-    for _ in 0..ASIDE_OF_SENDER_MAX {
+    for _ in 0..BLOCKING_OF_SENDER_MAX {
         assert_eq!(works.next(), "eve");
     }
     let others = [works.of("bob", &bob), works.of("bob", &bob)];
     assert_eq!([works.next(), works.next()], ["bob", "bob"], "there are places, and eight of hers wait");
-    assert_eq!(works.running.load(Ordering::SeqCst), ASIDE_MAX);
+    assert_eq!(works.running.load(Ordering::SeqCst), BLOCKING_MAX);
     // Ann is first in the common queue, since Eve has no more entries in it.
-    let mut next = Box::pin(aside(&ann, || ()));
+    let mut next = Box::pin(run_blocking(&ann, || ()));
     assert!(next.as_mut().now_or_never().is_none());
     ends(slow.remove(0)).await.unwrap();
     tokio::time::timeout(DEADLINE, next).await.expect("a place").unwrap();
@@ -109,10 +111,10 @@ async fn who_waits_too_long_for_expressions_is_told_to_come_again() {
     let _alone = ALONE.lock().await;
     let [eve, bob, _] = payers();
     let _running = (eve.turn().await, eve.turn().await);
-    let refused = aside(&eve, || ()).await.unwrap_err();
+    let refused = run_blocking(&eve, || ()).await.unwrap_err();
     assert_eq!((refused.code.as_u16(), refused.reason), (429, "TooManyRequests"));
     assert!(refused.retry_after_seconds().is_some(), "{refused:?}");
-    aside(&bob, || ()).await.expect("a turn of his own");
-    let _all = PERMITS.acquire_many(u32::try_from(ASIDE_MAX).unwrap()).await.unwrap();
-    assert_eq!(aside(&bob, || ()).await.unwrap_err().code.as_u16(), 429);
+    run_blocking(&bob, || ()).await.expect("a turn of his own");
+    let _all = PERMITS.acquire_many(u32::try_from(BLOCKING_MAX).unwrap()).await.unwrap();
+    assert_eq!(run_blocking(&bob, || ()).await.unwrap_err().code.as_u16(), 429);
 }

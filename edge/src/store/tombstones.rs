@@ -10,9 +10,9 @@ const GONE_MAX: usize = 1024;
 
 /// The last deleted objects, with the era of each. It need not outlive the process, because replies do not either.
 #[derive(Debug, Default)]
-pub(super) struct Gone(VecDeque<(u32, ObjectVersion)>);
+pub(super) struct Tombstones(VecDeque<(u32, ObjectVersion)>);
 
-impl Gone {
+impl Tombstones {
     /// Records the deletion of a version in the cloud's history of this era.
     pub(super) fn note(&mut self, era: u32, version: ObjectVersion) {
         if self.0.len() >= GONE_MAX {

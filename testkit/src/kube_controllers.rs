@@ -18,7 +18,7 @@ pub const JSON: &str = "application/json";
 
 /// An API server, described for the components that are started beside it.
 #[derive(Debug, Clone)]
-pub struct Beside {
+pub struct KubeControllers {
     /// The administrator's kubeconfig.
     pub kubeconfig: PathBuf,
     /// Folder with `ca.crt` and `sa.key`, and with `ca.key` when [`Self::signs`] is set.
@@ -33,7 +33,7 @@ pub struct Beside {
     pub elects: bool,
 }
 
-impl Beside {
+impl KubeControllers {
     /// Starts kube-controller-manager.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Stock kube-controller-manager and kube-scheduler beside the world's API.
 
 use anyhow::Result;
-use tombolo_testkit::{Beside, JSON, components};
+use tombolo_testkit::{JSON, KubeControllers, components};
 
 use super::World;
 
@@ -16,7 +16,7 @@ impl World {
             return plane.start_scheduler();
         }
         let binaries = components()?;
-        let beside = Beside {
+        let kube_controllers = KubeControllers {
             kubeconfig: self.kubeconfig(),
             keys: self.cloud_dir().join("pki"),
             folder: self.folder.path().to_owned(),
@@ -25,9 +25,9 @@ impl World {
             signs: false,
             elects: true,
         };
-        self.beside.clear();
-        self.beside.push(beside.start_controllers(&binaries)?);
-        self.beside.push(beside.start_scheduler(&binaries)?);
+        self.kube_controllers.clear();
+        self.kube_controllers.push(kube_controllers.start_controllers(&binaries)?);
+        self.kube_controllers.push(kube_controllers.start_scheduler(&binaries)?);
         Ok(())
     }
 }

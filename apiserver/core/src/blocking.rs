@@ -11,26 +11,26 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
 use crate::senders::Payer;
-pub use crate::senders::{ASIDE_MAX, ASIDE_OF_SENDER_MAX};
+pub use crate::senders::{BLOCKING_MAX, BLOCKING_OF_SENDER_MAX};
 use crate::status::ApiError;
 
 /// How long a request waits for a permit; then it is answered with 429.
-pub const ASIDE_WAIT_MAX: Duration = Duration::from_secs(10);
+pub const BLOCKING_WAIT_MAX: Duration = Duration::from_secs(10);
 
-static PERMITS: Semaphore = Semaphore::const_new(ASIDE_MAX);
+static PERMITS: Semaphore = Semaphore::const_new(BLOCKING_MAX);
 
 /// Runs work for a request outside the threads of the runtime that serve requests. A single-threaded runtime, as in
 /// tests, runs it inline.
 ///
 /// # Errors
-/// 429 when the sender of the request gets no permit within [`ASIDE_WAIT_MAX`].
-pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+/// 429 when the sender of the request gets no permit within [`BLOCKING_WAIT_MAX`].
+pub async fn run_blocking<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
     if payer.is_server() {
-        return Ok(own_aside(work).await);
+        return Ok(run_own_blocking(work).await);
     }
     // First the queue of the sender: no sender has more than a few requests in the common queue.
     let wait = async { (payer.turn().await, PERMITS.acquire().await) };
-    let Ok(_permit) = tokio::time::timeout(ASIDE_WAIT_MAX, wait).await else {
+    let Ok(_permit) = tokio::time::timeout(BLOCKING_WAIT_MAX, wait).await else {
         return Err(ApiError::too_many_requests(
             "Too many requests of this client wait for large bodies to be read, or for expressions (of policies, rules or \
              selectors) to be evaluated, please try again later.",
@@ -39,23 +39,23 @@ pub async fn aside<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> Result<
     Ok(beside(work))
 }
 
-/// Size from which on the data that a request reads or changes is processed aside: it takes a millisecond or so.
+/// Size from which on the data that a request reads or changes is processed as blocking work: it takes a millisecond or so.
 pub const LARGE: usize = 64 * 1024;
 
-/// Like [`aside`], for work that may take long only when it is about this many bytes.
+/// Like [`run_blocking`], for work that may take long only when it is about this many bytes.
 ///
 /// # Errors
-/// As [`aside`].
-pub(crate) async fn aside_if_large<T>(
+/// As [`run_blocking`].
+pub(crate) async fn run_blocking_if_large<T>(
     payer: &Payer,
     len: usize,
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, ApiError> {
-    if len >= LARGE { aside(payer, work).await } else { Ok(work()) }
+    if len >= LARGE { run_blocking(payer, work).await } else { Ok(work()) }
 }
 
-/// Like [`aside`] for the server's own work, which waits as long as it takes.
-pub async fn own_aside<T>(work: impl FnOnce() -> T + Send) -> T {
+/// Like [`run_blocking`] for the server's own work, which waits as long as it takes.
+pub async fn run_own_blocking<T>(work: impl FnOnce() -> T + Send) -> T {
     // The semaphore is never closed.
     let _permit = PERMITS.acquire().await;
     beside(work)

@@ -24,7 +24,7 @@ const WAITING_SLACK: usize = 64;
 
 /// What edges have attested, and who waits for the keeper's answer. Shared by all sessions.
 #[derive(Debug)]
-pub(crate) struct Testimony {
+pub(crate) struct Attestations {
     attester: Attester,
     cluster: Uid,
     known: ArcSwap<CheckedReach>,
@@ -59,7 +59,7 @@ pub(crate) enum AttestationCheck {
     Known,
     /// It was not made by a cloudcore of this cluster, or with another CA.
     Invalid,
-    /// It says more than this replica knows; ask with [`Testimony::ask`].
+    /// It says more than this replica knows; ask with [`Attestations::ask`].
     News(Reach),
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Asked {
     waiting: SessionWaiters,
 }
 
-impl Testimony {
+impl Attestations {
     pub(crate) fn new(attester: Attester, cluster: Uid, reach: Reach) -> Self {
         let (proof, made) = (attester.attest(&cluster, reach), Instant::now());
         let known = ArcSwap::from_pointee(CheckedReach { reach, proof, made });
@@ -201,8 +201,8 @@ mod tests {
         Attester::new(b"secret").expect("cryptography works").attest(&cluster(), reach)
     }
 
-    fn at(reach: Reach) -> Testimony {
-        Testimony::new(Attester::new(b"secret").expect("cryptography works"), cluster(), reach)
+    fn at(reach: Reach) -> Attestations {
+        Attestations::new(Attester::new(b"secret").expect("cryptography works"), cluster(), reach)
     }
 
     #[test]
