@@ -20,6 +20,7 @@ mod listener;
 mod nodes;
 mod peer;
 mod pem;
+mod responses;
 mod routes;
 mod secrets;
 mod shared_token;

@@ -8,6 +8,7 @@ mod batch;
 mod canonical;
 mod certificates;
 mod claims;
+mod conditions;
 mod coordination;
 mod core;
 mod csi;
@@ -32,6 +33,7 @@ mod quota;
 mod rbac;
 mod runtime_class;
 mod scheduling;
+mod selectors;
 mod service;
 mod status;
 mod storage_classes;
@@ -100,6 +102,7 @@ fn of_group(group: &str, kind: &str, object: &Value, old: Option<&Value>, errors
         ("batch", _) => batch::check(kind, object, old, errors),
         ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, old, errors),
         ("policy", "PodDisruptionBudget") => disruption::check(object, errors),
+        ("networking.k8s.io", "Ingress") => ingress::check(object, old, errors),
         ("networking.k8s.io", _) => networking::check(kind, object, old, errors),
         ("discovery.k8s.io", "EndpointSlice") => discovery::check(object, old, errors),
         ("coordination.k8s.io", "Lease") => coordination::check(object, errors),

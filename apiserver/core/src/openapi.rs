@@ -11,6 +11,7 @@ mod published;
 mod schemas;
 #[cfg(test)]
 mod tests;
+mod type_names;
 pub(crate) mod v2;
 
 use std::collections::BTreeSet;

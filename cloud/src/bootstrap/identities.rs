@@ -11,6 +11,7 @@ mod follow;
 mod pauses;
 mod questions;
 mod registration;
+mod renewal_rate;
 mod renewals;
 mod revocation;
 mod shards;
@@ -57,6 +58,9 @@ pub(super) const SHARD_LEN_MAX: usize = 900 * 1024;
 /// Bytes up to which KubeEdge's shared token may add another name. The rest is reserved for tokens of this cloud, whose
 /// uses are counted, and for renewals: the holder of the shared token can join under any number of names.
 pub(super) const SHARED_LEN_MAX: usize = SHARD_LEN_MAX / 4 * 3;
+
+/// Tolerance for different clocks: a Node created up to this long before a join may still be the Node of that join.
+const CLOCK_SKEW_SECONDS: u64 = 60;
 
 /// Why it is not known whether a certificate is in force.
 #[derive(Debug, Error)]

@@ -18,7 +18,7 @@ use tombolo_runtime::{Backoff, BackoffConfig};
 use super::Inner;
 use super::identities::{Joined, Unrecorded};
 use super::join_tokens::{self, JoinId};
-use super::routes::{Refusal, is_taken, refused, unauthorized, unknown};
+use super::responses::{Refusal, is_taken, refused, unauthorized, unknown};
 
 /// Maximum number of joins and renewals that are being recorded, including those whose clients are gone. Each also
 /// holds the slot of its connection until it is recorded or was first taken back.

@@ -1,12 +1,11 @@
 //! The routes of the join port (docs/reference/kubeedge.md#join-routes). Every refusal is one sentence in plain text.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Body;
 use rustls_pki_types::CertificateDer;
 use tombolo_link::identity::{PeerCertificate, certificate_of};
@@ -20,6 +19,7 @@ use super::issue::{Way, issue};
 use super::join_tokens::{self, Grant};
 use super::nodes::NodeState;
 use super::peer::Peer;
+use super::responses::{Refusal, RouteResponse, is_taken, refused, response, text, unauthorized, unknown};
 use super::shared_token;
 
 /// Largest request body. A signing request has some 300 bytes.
@@ -27,37 +27,6 @@ pub(super) const BODY_LEN_MAX: usize = 64 * 1024;
 
 /// The only extended key usage of a node: clientAuth in Go's numbering (docs/reference/kubeedge.md#join-routes).
 const CLIENT_AUTH: &[u32] = &[2];
-
-/// Default retry time.
-const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(5);
-
-type RouteResponse = Response<Full<Bytes>>;
-
-/// A refusal.
-#[derive(Debug)]
-pub(super) struct Refusal {
-    status: StatusCode,
-    sentence: String,
-    /// Retry time, if a retry may help.
-    retry_after: Option<Duration>,
-}
-
-impl Refusal {
-    pub(super) fn new(status: StatusCode, sentence: impl Into<String>) -> Self {
-        let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some(RETRY_AFTER_DEFAULT);
-        Self { status, sentence: sentence.into(), retry_after }
-    }
-
-    fn answer(self) -> RouteResponse {
-        let mut answer = text(self.status, self.sentence);
-        if let Some(after) = self.retry_after {
-            // Round up: a client that comes back a moment too early would be refused again.
-            let seconds = after.as_secs().saturating_add(u64::from(after.subsec_nanos() > 0));
-            answer.headers_mut().insert(RETRY_AFTER, seconds.into());
-        }
-        answer
-    }
-}
 
 /// The client of a connection.
 pub(super) struct Visitor {
@@ -170,18 +139,6 @@ where
     Ok(der(signed.to_vec()))
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn unknown(error: IdentityError) -> Refusal {
-    let sentence = error.to_string();
-    match error {
-        IdentityError::TooOften(left) => {
-            let status = StatusCode::TOO_MANY_REQUESTS;
-            Refusal { status, sentence, retry_after: Some(left) }
-        }
-        _ => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, sentence),
-    }
-}
-
 /// Evaluates a certificate for a renewal. If it is in force according to memory, the API is asked only when the renewal
 /// is recorded, so that a renewal that fails before costs the API nothing.
 async fn renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
@@ -250,10 +207,6 @@ async fn authenticate(
     }
 }
 
-pub(super) fn unauthorized(sentence: String) -> Refusal {
-    Refusal::new(StatusCode::UNAUTHORIZED, sentence)
-}
-
 /// An expired certificate proves the former identity. A node that was deleted since then must join again.
 async fn expired_renewal(inner: &Inner, node: &NodeId, certificate: PeerCertificate) -> Result<Way, Refusal> {
     match inner.identities.check_registered(node, &certificate).await.map_err(unknown)? {
@@ -310,24 +263,6 @@ async fn may_take(inner: &Inner, node: &NodeId) -> Result<(), Refusal> {
     }
 }
 
-pub(super) fn is_taken(node: &NodeId, what: &str) -> Refusal {
-    let sentence = format!(
-        "node {node} {what}: this join token may not take over its name. Delete the Node, choose another name, or \
-         create a token that replaces it (`tombolo token create --node {node} --replace`)"
-    );
-    Refusal::new(StatusCode::CONFLICT, sentence)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn refused(error: join_tokens::Refused) -> Refusal {
-    let status = match error {
-        join_tokens::Refused::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-        join_tokens::Refused::OtherName(_) => StatusCode::FORBIDDEN,
-        _ => StatusCode::UNAUTHORIZED,
-    };
-    Refusal::new(status, error.to_string())
-}
-
 fn check_usages(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(text) = header(headers, "ExtKeyUsages")? else { return Ok(()) };
     match serde_json::from_str::<Vec<u32>>(text) {
@@ -358,15 +293,4 @@ where
 
 fn der(bytes: Vec<u8>) -> RouteResponse {
     response(StatusCode::OK, "application/octet-stream", bytes.into())
-}
-
-fn text(status: StatusCode, sentence: String) -> RouteResponse {
-    response(status, "text/plain; charset=utf-8", sentence.into())
-}
-
-fn response(status: StatusCode, content_type: &'static str, body: Bytes) -> RouteResponse {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content_type));
-    response
 }

@@ -8,6 +8,7 @@ mod file;
 mod ignored;
 mod limits;
 mod missing;
+mod section;
 #[cfg(test)]
 mod tests;
 

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::field::{Errors, Field};
+use super::selectors::matches;
 use super::walk::top;
-use super::workload::matches;
 use super::{FieldError, claims, int_or_percent, names, pod};
 
 /// Checks one of these kinds. Immutable parts are only checked in a new object, so that objects that were stored before

@@ -9,8 +9,8 @@ mod update;
 use serde_json::Value;
 
 use super::field::{Errors, Field};
+use super::selectors::matches;
 use super::walk::top;
-use super::workload::matches;
 use super::{FieldError, domains, names, pod};
 use tombolo_apicore::value::text;
 

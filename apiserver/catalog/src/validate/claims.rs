@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::field::{Errors, Field};
 use super::quantities::{self, parse};
-use super::workload::label_selector;
+use super::selectors::label_selector;
 use super::{FieldError, IMMUTABLE, meta, names};
 use tombolo_apicore::schema::format::Quantity;
 use tombolo_apicore::value::{at, text};

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::addresses::{network, sloppy_network};
 use super::field::{Errors, Field};
 use super::walk::top;
-use super::{IMMUTABLE, canonical, domains, ingress, names};
+use super::{IMMUTABLE, canonical, domains, names};
 use tombolo_apicore::value::{items, text};
 
 const CONTROLLER_LEN_MAX: usize = 250;
@@ -16,7 +16,6 @@ const PORT: &str = "must be between 1 and 65535, inclusive";
 pub(super) fn check(kind: &str, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = top(object, "spec");
     match kind {
-        "Ingress" => ingress::check(object, old, errors),
         "IngressClass" => ingress_class(&spec, errors),
         "NetworkPolicy" => policy(&spec, old, errors),
         "IPAddress" => parent(&spec.child("parentRef"), errors),

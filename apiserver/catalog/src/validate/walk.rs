@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::FieldError;
 use super::field::{Errors, Field};
-use super::workload::label_selector;
+use super::selectors::label_selector;
 
 /// A field of an object, by its path from the object.
 pub(super) fn top<'a>(object: &'a Value, path: &'a str) -> Field<'a, 'a> {

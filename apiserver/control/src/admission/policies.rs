@@ -7,6 +7,7 @@ pub(super) mod conditions;
 mod matching;
 mod mutating;
 mod request;
+mod request_types;
 #[cfg(test)]
 mod tests;
 mod validating;

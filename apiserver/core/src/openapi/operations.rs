@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::dialect::Dialect;
-use super::{path, schemas};
+use super::path;
+use super::type_names::{group_version_kind, schema_name};
 use crate::kinds::KindInfo;
 
 /// Adds the paths of a kind.
@@ -25,11 +26,6 @@ pub(super) fn add(kind: &KindInfo, dialect: Dialect, paths: &mut Map<String, Val
     let mut item = writer.operations(&one, kind.namespaced);
     add_parameter(&mut item, writer.path_parameter("name"));
     insert(paths, format!("{collection}/{{name}}"), item);
-}
-
-/// The `x-kubernetes-group-version-kind` of one kind.
-pub(super) fn group_version_kind(kind: &KindInfo) -> Value {
-    json!({"group": &*kind.resource.group, "version": &*kind.resource.version, "kind": &*kind.kind})
 }
 
 fn insert(paths: &mut Map<String, Value>, path: String, item: Map<String, Value>) {
@@ -92,7 +88,7 @@ impl OperationWriter<'_> {
 
     /// Adds the request and response bodies in the form of version 2.
     fn add_bodies(&self, verb: &str, operation: &mut Value, parameters: &mut Vec<Value>) {
-        let own = self.dialect.reference(&schemas::name(self.kind));
+        let own = self.dialect.reference(&schema_name(self.kind));
         let body = match verb {
             "create" | "update" => own.clone(),
             "patch" => json!({"type": "object"}),

@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::descriptions::Descriptions;
 use super::dialect::Dialect;
-use super::operations::group_version_kind;
-use super::schemas;
+use super::type_names::{group_version_kind, metadata};
 use crate::kinds::KindInfo;
 use crate::kinds::custom::Custom;
 
@@ -53,7 +52,7 @@ fn add_object_fields(schema: &mut Map<String, Value>, dialect: Dialect, descript
         let text = descriptions.of_object(name);
         properties.insert(name.to_owned(), json!({"type": "string", "description": text}));
     }
-    properties.insert("metadata".to_owned(), schemas::metadata(dialect, descriptions));
+    properties.insert("metadata".to_owned(), metadata(dialect, descriptions));
 }
 
 /// Converts a schema and its subschemas to a dialect.

@@ -7,19 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::descriptions::Descriptions;
 use super::dialect::Dialect;
-use super::operations::group_version_kind;
 use super::published;
+use super::type_names::{INT_OR_STRING, METADATA, QUANTITY, full_name, group_version_kind, schema_name};
 use crate::kinds::{KindInfo, Kinds};
 use crate::schema::types::{
     Field, ListShape, NodeId, Presence, Rest, Shape, StringKind, StructShape, Topology, Types,
 };
-
-/// The type of every object's metadata.
-const METADATA: &str = "meta.v1.ObjectMeta";
-
-const INT_OR_STRING: &str = "util.intstr.IntOrString";
-
-const QUANTITY: &str = "api.resource.Quantity";
 
 /// The schemas that the kinds need, by name.
 pub(super) fn schemas<'a>(
@@ -39,7 +32,7 @@ pub(super) fn schemas<'a>(
         match custom(kind, dialect, &writer.descriptions) {
             Some(schema) => {
                 writer.reference(METADATA);
-                own.insert(name(kind), schema);
+                own.insert(schema_name(kind), schema);
             }
             None => writer.kind(kind),
         }
@@ -51,36 +44,6 @@ pub(super) fn schemas<'a>(
 /// The schema of a custom kind. Its only reference is to the metadata of objects.
 pub(super) fn custom(kind: &KindInfo, dialect: Dialect, descriptions: &Descriptions) -> Option<Value> {
     Some(published::schema(kind, kind.definition()?, dialect, descriptions))
-}
-
-/// The name of a kind's schema: `example.com/v1 Thing` becomes `com.example.v1.Thing`, and built-in kinds have the
-/// names of their Go types.
-pub(super) fn name(kind: &KindInfo) -> String {
-    if let Some(own) = kind.schema().cursor().node().name.as_deref().filter(|_| !kind.custom) {
-        return full_name(own);
-    }
-    let mut parts: Vec<&str> = kind.resource.group.split('.').collect();
-    parts.reverse();
-    format!("{}.{}.{}", parts.join("."), kind.resource.version, kind.kind)
-}
-
-/// The `metadata` property of an object.
-pub(super) fn metadata(dialect: Dialect, descriptions: &Descriptions) -> Value {
-    let mut schema = dialect.property(&full_name(METADATA));
-    schema["description"] = descriptions.of_object("metadata").into();
-    schema
-}
-
-/// The OpenAPI name of a type, which the table of facts shortens.
-fn full_name(short: &str) -> String {
-    match short.split_once('.') {
-        _ if short == INT_OR_STRING => format!("io.k8s.apimachinery.pkg.{short}"),
-        _ if short == QUANTITY => format!("io.k8s.apimachinery.pkg.{short}"),
-        Some(("meta", _)) => format!("io.k8s.apimachinery.pkg.apis.{short}"),
-        Some(("apiextensions", _)) => format!("io.k8s.apiextensions-apiserver.pkg.apis.{short}"),
-        Some(("apiregistration", _)) => format!("io.k8s.kube-aggregator.pkg.apis.{short}"),
-        _ => format!("io.k8s.api.{short}"),
-    }
 }
 
 struct SchemaWriter<'a> {

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::descriptions::Descriptions;
 use super::dialect::Dialect;
+use super::type_names::schema_name;
 use super::{hex_upper, info, operations, schemas};
 use crate::kinds::part::Part;
 use crate::kinds::{KindInfo, Kinds};
@@ -44,7 +45,7 @@ impl Part {
         let mut paths = Map::new();
         operations::add(kind, Dialect::V2, &mut paths);
         let definition = schemas::custom(kind, Dialect::V2, &Descriptions::default()).unwrap_or_default();
-        Self::new(&paths, std::iter::once((&schemas::name(kind), &definition)))
+        Self::new(&paths, std::iter::once((&schema_name(kind), &definition)))
     }
 
     fn new<'b>(

@@ -14,8 +14,7 @@ use tokio::sync::Notify;
 use tombolo_proto::NodeId;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
-use super::entry::CLOCK_SKEW_SECONDS;
-use super::{Denied, Entry, Identities, IdentityError, Key, NodeFacts};
+use super::{CLOCK_SKEW_SECONDS, Denied, Entry, Identities, IdentityError, Key, NodeFacts};
 
 /// Waits between attempts to write.
 const RETRY: BackoffConfig =

@@ -4,14 +4,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tombolo_link::identity::PeerCertificate;
 
-use super::renewals::Renewals;
+use super::CLOCK_SKEW_SECONDS;
+use super::renewal_rate::Renewals;
 
 /// Maximum number of certificates of a node that are in force at a time: the present one, and earlier ones with which
 /// it was renewed, because the node may not have stored the newer one yet.
 pub(super) const KEYS_MAX: usize = 4;
-
-/// Tolerance for different clocks: a Node created up to this long before a join may still be the Node of that join.
-pub(super) const CLOCK_SKEW_SECONDS: u64 = 60;
 
 /// The record of one name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,41 +3,13 @@
 //! value of the wrong type is reported.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Deserializer};
 
 use super::super::{ADMIN_PORT, JOIN_PORT, QUIC_PORT, WEBSOCKET_PORT};
 use super::limits::{Buffer, Load};
-
-/// A section: camelCase keys with KubeEdge's defaults. As in Go, a key without a value has its default too.
-macro_rules! section {
-    ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $kind:ty = $default:expr,)* }) => {
-        $(#[$doc])*
-        #[derive(Debug)]
-        #[allow(dead_code, reason = "keys that mean nothing here are read so that a wrong type is found")]
-        pub(super) struct $name { $(pub(super) $field: $kind,)* }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                #[derive(Deserialize, Default)]
-                #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-                struct Keys { $($(#[$field_doc])* $field: Option<$kind>,)* }
-
-                let keys = Keys::deserialize(deserializer)?;
-                Ok(Self { $($field: keys.$field.unwrap_or_else(|| $default),)* })
-            }
-        }
-    };
-}
-pub(super) use section;
+use super::section::section;
 
 section! {
     /// The whole file.
@@ -286,9 +258,6 @@ pub(super) enum IptablesMode {
     Internal,
     External,
 }
-
-/// A number of workers.
-pub(super) type Workers = NonZeroU32;
 
 const UNSPECIFIED: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 

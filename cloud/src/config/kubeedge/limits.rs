@@ -1,11 +1,16 @@
 //! Maps the keys of `edgeController.buffer` and `edgeController.load` (docs/reference/kubeedge.md#workers-and-buffers)
 //! to Tombolo's bounds.
 
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Deserializer};
 
 use super::super::WatchEvents;
-use super::file::{Workers, section};
+use super::section::section;
 use crate::edgecontroller::upstream::{RequestBound, RequestBounds, RequestKind};
+
+/// A number of workers.
+type Workers = NonZeroU32;
 
 /// Default of `nodeLimit`.
 const DEFAULT_NODES: u32 = 500;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::field::{Errors, Field};
 use super::super::walk::top;
-use super::super::{FieldError, canonical, domains, names, status};
+use super::super::{FieldError, canonical, conditions, domains, names};
 use super::{
     CONFIGS_MAX, DeviceRequests, PARAMETERS_LEN_MAX, opaque, pool, raw, reference, references, requests,
 };
@@ -86,7 +86,7 @@ fn devices(status: &Field<'_, '_>, errors: &mut Errors) {
         }
         let conditions = device.child("conditions");
         conditions.overfull(CONDITIONS_MAX, errors);
-        status::conditions(&conditions, errors);
+        conditions::check(&conditions, errors);
         if device.child("data").is_set() {
             raw(&device.child("data"), PARAMETERS_LEN_MAX, errors);
         }

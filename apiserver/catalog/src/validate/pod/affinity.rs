@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::names;
-use super::super::workload::label_selector;
+use super::super::selectors::label_selector;
 use super::{Errors, Field};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::names;
-use super::super::workload::label_selector;
+use super::super::selectors::label_selector;
 use super::affinity::{label_key, label_keys};
 use super::{Errors, Field};
 

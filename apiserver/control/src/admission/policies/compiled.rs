@@ -5,7 +5,7 @@ use tombolo_apicore::field_error::FieldError;
 use tombolo_cel::types::Type;
 use tombolo_cel::{Environment, Expression};
 
-use super::request;
+use super::request_types;
 use crate::objects::{items, text};
 
 /// The two modes of policies. Closed.
@@ -124,11 +124,11 @@ impl PolicyCompiler<'_> {
     }
 
     fn environment(&self) -> Environment {
-        let mut variables = request::variables();
+        let mut variables = request_types::variables();
         if self.policy.pointer("/spec/paramKind").is_some_and(Value::is_object) {
             variables.push(("params".to_owned(), Type::DYN));
         }
-        variables.push(("variables".to_owned(), request::named_values(&self.variables)));
+        variables.push(("variables".to_owned(), request_types::named_values(&self.variables)));
         let environment = Environment::new(variables);
         if self.mode == Mode::Mutating { environment.building_objects() } else { environment }
     }
