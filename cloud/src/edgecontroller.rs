@@ -2,6 +2,7 @@
 
 pub mod downstream;
 pub mod index;
+mod kind;
 pub(crate) mod local_endpoint;
 pub mod location_cache;
 pub mod node_object_cache;
@@ -15,7 +16,8 @@ mod written;
 
 pub(crate) use downstream::INPUTS_MAX;
 pub use downstream::{DownstreamController, Input, Outlet, Proven};
-pub use index::{Effect, Index, Kind};
+pub use index::{Effect, Index};
+pub use kind::Kind;
 pub use location_cache::LocationCache;
 pub use node_object_cache::NodeObjectCache;
 pub use pod_manager::PodManager;

@@ -13,6 +13,7 @@ mod identity;
 mod impersonate;
 mod object;
 mod paging;
+mod pool;
 mod protections;
 mod published;
 mod registering;

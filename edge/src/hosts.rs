@@ -19,12 +19,14 @@ use tracing::{info, warn};
 use crate::fault::Fault;
 
 mod follow;
+mod inputs;
 mod names;
 
 #[cfg(test)]
 mod tests;
 
-use follow::{Affected, Follower};
+use follow::Follower;
+use inputs::Affected;
 use names::NameSource;
 
 /// Changes that arrive within this time of the first one are published together.

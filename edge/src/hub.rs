@@ -14,6 +14,7 @@ mod application;
 mod apply;
 mod calls;
 mod client;
+mod client_parts;
 mod clients;
 mod dial;
 mod driver;
@@ -22,8 +23,10 @@ mod follow;
 mod kinds;
 mod kubeedge;
 mod lease;
+mod session_end;
 
-pub(crate) use client::{Client, ClientParts};
+pub(crate) use client::Client;
+pub(crate) use client_parts::ClientParts;
 #[cfg(test)]
 pub(crate) use clients::STRANGERS_MAX;
 pub(crate) use clients::{Caller, RequestSlots, SharedHub};

@@ -3,6 +3,8 @@
 pub mod builder;
 mod deadline;
 pub(crate) mod dispatch;
+mod handler;
+mod health;
 pub mod info;
 mod openapi;
 mod plain;

@@ -8,10 +8,12 @@ mod create;
 mod delete;
 mod fields;
 mod meta;
+mod naming;
 mod options;
 mod owners;
 mod patches;
 mod scales;
+mod source;
 mod update;
 
 pub use delete::CLEANUP;

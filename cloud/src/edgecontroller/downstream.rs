@@ -11,7 +11,8 @@ use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::ReadyGuard;
 use tombolo_runtime::time::sleep_until;
 
-use super::index::{Effect, Index, Kind, PodList, ReadToken};
+use super::index::{Effect, Index, PodList, ReadToken};
+use super::kind::Kind;
 use super::node_object_cache::node_key;
 use super::pod_manager::coalesce;
 use super::reads::{Read, Reads};

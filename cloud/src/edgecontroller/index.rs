@@ -28,64 +28,11 @@ pub use tombstones::ReadToken;
 use tombstones::Tombstones;
 
 use super::PodManager;
+use super::kind::Kind;
 use super::node_object_cache::{Cached, NodeObjectCache};
 use super::sightings::Sighting;
-use super::trim::{self, Trimmed};
-use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal, resources};
-
-/// The kinds that cloudcore pushes unasked. Closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Nodes.
-    Node = 0,
-    /// Pods.
-    Pod = 1,
-    /// ConfigMaps.
-    ConfigMap = 2,
-    /// Secrets.
-    Secret = 3,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Node, Self::Pod, Self::ConfigMap, Self::Secret];
-
-    /// Group, version, plural.
-    #[must_use]
-    pub fn resource(self) -> Resource {
-        match self {
-            Self::Node => resources::nodes(),
-            Self::Pod => resources::pods(),
-            Self::ConfigMap => resources::configmaps(),
-            Self::Secret => resources::secrets(),
-        }
-    }
-
-    /// Name of the kind.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Node => "Node",
-            Self::Pod => "Pod",
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
-        }
-    }
-
-    /// The kind of a key, if cloudcore pushes that kind unasked.
-    #[must_use]
-    pub fn of(key: &ObjectKey) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.resource() == *key.resource())
-    }
-
-    /// An object of this kind, trimmed for sending.
-    ///
-    /// # Errors
-    /// As [`trim::trim`].
-    pub(super) fn trimmed(self, raw: RawObject) -> Result<Trimmed, ObjectError> {
-        trim::trim(&self.resource(), self.name(), raw)
-    }
-}
+use super::trim::Trimmed;
+use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal};
 
 /// What the caller has to do after an event.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
-use super::index::Kind;
+use super::kind::Kind;
 use super::sightings::{Sighting, Sightings};
 use super::written::{Known, Order, Written};
 use crate::kube::resources;

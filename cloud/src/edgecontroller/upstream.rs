@@ -19,6 +19,7 @@ mod objects;
 mod optional;
 mod order;
 mod outcome;
+mod position;
 mod register;
 mod rule_status;
 #[cfg(test)]
@@ -40,8 +41,9 @@ use crate::bootstrap::identities::Identities;
 use crate::kube::{CallError, Kube};
 use crate::turns::Turns;
 use bounds::Gates;
-use order::{Position, ReportQueueKey};
+use order::ReportQueueKey;
 use outcome::code_of;
+use position::Position;
 
 pub(crate) use application::ApplicationTarget;
 pub use bounds::{RequestBound, RequestBounds, RequestKind};

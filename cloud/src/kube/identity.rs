@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tower::Service;
 
-use super::client::{Pool, connections};
+use super::pool::{Pool, connections};
 
 /// Longest time until a renewed certificate is noticed. Renewal happens so long before the old certificate expires
 /// (half a year for the embedded server) that this delay does no harm. kube re-reads token files at the same interval.

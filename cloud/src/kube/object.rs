@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use kube::Resource as KubeResource;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
@@ -10,11 +11,14 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use thiserror::Error;
+use tokio::sync::OwnedSemaphorePermit;
 use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::{CloudRevision, ObjectKey, Resource, Uid};
 
 use super::tree::{LARGE_TREE_BYTES_MAX, exceeds, tree_bytes_of};
-use super::waiting::MemoryPermit;
+
+/// An object's part of the memory for queued events, held until it is dropped.
+pub(super) type MemoryPermit = Arc<OwnedSemaphorePermit>;
 
 /// An object as JSON, with the few metadata fields extracted that the watch code needs.
 #[derive(Debug, Clone)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tokio::sync::{Mutex, MutexGuard, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, MutexGuard, Semaphore, SemaphorePermit};
 use tombolo_apicore::tree::{MEMBER_BYTES, OBJECT_BYTES};
 
 use super::RawObject;
@@ -28,9 +28,6 @@ pub(super) const PAGES_MAX: usize = 4;
 
 /// Permits for long lines, shared by several watches.
 pub(super) type Turns = Arc<Semaphore>;
-
-/// An object's part of these bytes, held until it is dropped.
-pub(super) type MemoryPermit = Arc<OwnedSemaphorePermit>;
 
 /// The exclusive right to parse a text into an object.
 pub(super) struct Reading<'a> {

@@ -18,32 +18,10 @@ use tombolo_grid::{
     Carrier, GridName, Metadata, Names, Node, Nodes, OwnPods, PodAddress, ServiceName, StatefulSetGrid,
     pod_addresses,
 };
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::object::ObjectKey;
 use tracing::debug;
 
-use super::follow::{Affected, Happened};
-
-/// The kinds that uniform names depend on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NameInputKind {
-    Grids,
-    Nodes,
-    Services,
-    Slices,
-}
-
-impl NameInputKind {
-    pub(super) const ALL: [Self; 4] = [Self::Grids, Self::Nodes, Self::Services, Self::Slices];
-
-    pub(super) fn resource(self) -> Resource {
-        match self {
-            Self::Grids => Resource::new("superedge.io", "v1", "statefulsetgrids"),
-            Self::Nodes => Resource::new("", "v1", "nodes"),
-            Self::Services => Resource::new("", "v1", "services"),
-            Self::Slices => Resource::new("discovery.k8s.io", "v1", "endpointslices"),
-        }
-    }
-}
+use super::inputs::{Affected, Happened, NameInputKind};
 
 /// The objects, as this node sees them.
 pub(super) struct NameSource {

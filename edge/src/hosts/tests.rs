@@ -10,7 +10,7 @@ use tombolo_proto::ids::Uid;
 use tombolo_proto::object::ObjectKey;
 use tombolo_runtime::Tasks;
 
-use super::names::NameInputKind;
+use super::inputs::NameInputKind;
 use super::*;
 
 mod work;

@@ -15,9 +15,10 @@ use tombolo_runtime::time::sleep_until;
 use tracing::{info, warn};
 
 use super::apply::{Applier, ApplyOutcome, Closed, Work};
-use super::client::{Achieved, ClientParts, Ended, draining};
+use super::client_parts::ClientParts;
 use super::failure::SessionFailure;
 use super::follow::Follower;
+use super::session_end::{Achieved, Ended, draining};
 use super::{CallError, Command};
 use crate::store::{ReadError, Store, Welcome};
 

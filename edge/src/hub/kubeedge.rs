@@ -24,9 +24,10 @@ use tracing::{debug, info, warn};
 
 use super::apply::{Applier, ApplyOutcome, Work};
 use super::calls::{self, Form};
-use super::client::{Achieved, ClientParts, Ended, draining};
+use super::client_parts::ClientParts;
 use super::failure::SessionFailure;
 use super::lease::{LeaseKeeper, LeaseStep};
+use super::session_end::{Achieved, Ended, draining};
 use super::{CallError, Command};
 use crate::store::{Store, Welcome};
 

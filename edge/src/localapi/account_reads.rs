@@ -19,7 +19,7 @@ use tombolo_proto::object::ObjectKey;
 use tombolo_proto::references;
 
 use super::access::caller;
-use super::reads::{copy, refused};
+use super::copies::{copy, refused};
 use super::rights::{AccessDecision, Rights};
 use super::single_answers::{Listed, One};
 use super::{RETRY_AFTER_SECONDS, pass};

@@ -1,6 +1,7 @@
 //! The local API's own CA, its serving certificate, and the kubeconfig.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use base64::Engine as _;
@@ -14,7 +15,6 @@ use serde_json::json;
 use tombolo_link::tls::Identity as TlsIdentity;
 use tombolo_proto::ids::NodeId;
 
-use super::serving::SubjectAltNames;
 use super::{LocalApiError, certificate};
 use crate::identity::IdentityError;
 use tombolo_runtime::files;
@@ -31,6 +31,29 @@ const TOKEN_FILE: &str = "local-token";
 
 /// Shortest token that is accepted, in characters, since the file may have been edited: 128 bits as hexadecimal digits.
 const TOKEN_LEN_MIN: usize = 32;
+
+/// The host names and addresses of the certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SubjectAltNames {
+    pub(super) hosts: Vec<String>,
+    pub(super) addresses: BTreeSet<IpAddr>,
+}
+
+impl SubjectAltNames {
+    /// The names of the Service `default/kubernetes` in a cluster with this domain, those of this machine, and the
+    /// given addresses.
+    pub(super) fn new(domain: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        let service = "kubernetes.default.svc";
+        let hosts = ["localhost", "kubernetes", "kubernetes.default", service].map(str::to_owned);
+        let full = format!("{service}.{}", domain.trim_matches('.'));
+        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+        let addresses = addresses.into_iter().filter(|address| !address.is_unspecified());
+        Self {
+            hosts: hosts.into_iter().chain([full]).collect(),
+            addresses: addresses.chain(loopback).collect(),
+        }
+    }
+}
 
 /// The CA and the token of the local API.
 pub(crate) struct LocalCredentials {

@@ -11,12 +11,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, OwnedMutexGuard, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use tombolo_apicore::auth::{Attributes, Authorizer, Decision};
+use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::kinds::DeclaredColumns;
 use tombolo_apicore::registry::Registry;
 use tombolo_apicore::selector::field::FieldSelector;
@@ -24,7 +23,6 @@ use tombolo_proto::documents::{DISCOVERY, GROUPS_PATH};
 use tombolo_proto::object::Resource;
 use tracing::{debug, warn};
 
-use super::definitions::Definitions;
 use super::documents::Documents;
 use super::groups::gathered;
 use super::index::Index;
@@ -370,7 +368,7 @@ impl Discovery {
 
     /// Fetches the data that a request needs. It fails when the cluster's discovery was never fetched, so that it is
     /// unknown whether the kind exists.
-    async fn learn(self: &Arc<Self>, asked: &Attributes) -> Result<(), String> {
+    pub(super) async fn learn(self: &Arc<Self>, asked: &Attributes) -> Result<(), String> {
         if Self::defines(asked) {
             *self.written.lock() = Some(Instant::now());
         }
@@ -392,28 +390,5 @@ impl Discovery {
             debug!(error, "discovery is answered from kept data");
         }
         Ok(())
-    }
-}
-
-/// Authorizes a request after the kinds that it may concern are known.
-pub(super) struct Informed<A> {
-    pub(super) inner: A,
-    pub(super) discovery: Arc<Discovery>,
-    pub(super) definitions: Arc<Definitions>,
-}
-
-impl<A: Authorizer> Authorizer for Informed<A> {
-    fn authorize<'a>(&'a self, asked: &'a Attributes) -> BoxFuture<'a, Decision> {
-        Box::pin(async move {
-            let decision = self.inner.authorize(asked).await;
-            if decision != Decision::Allow {
-                return decision;
-            }
-            if let Err(why) = self.discovery.learn(asked).await {
-                return Decision::Undecided(why);
-            }
-            self.definitions.read(asked).await;
-            decision
-        })
     }
 }

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use http::StatusCode;
 use tombolo_apicore::auth::Attributes;
-use tombolo_apicore::selector::stored_fields;
-use tombolo_apicore::senders::name_of;
 use tombolo_apicore::sources::{Read, Sources};
 use tombolo_apicore::status::ApiError;
 use tombolo_apicore::store::Store as ServedStore;
@@ -14,12 +11,12 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;
 
-use super::RETRY_AFTER_SECONDS;
 use super::access::caller_token;
 use super::account_reads::AccountReads;
+use super::copies::{copy, refused};
 use super::single_reads::Singles;
-use crate::store::{Selection, Store, Subscribed, is_pushed};
-use crate::subscriptions::{Borrower, Subscriptions, Unreadable};
+use crate::store::{Selection, Store, is_pushed};
+use crate::subscriptions::Subscriptions;
 
 /// Chooses the source of reads.
 pub(super) struct Reads {
@@ -87,42 +84,5 @@ impl Reads {
 impl Sources for Reads {
     fn source<'a>(&'a self, read: Read<'a>) -> BoxFuture<'a, Result<Arc<dyn ServedStore>, ApiError>> {
         Box::pin(self.choose(read))
-    }
-}
-
-/// The copy that answers a list or a watch: that of the whole selection, or, if the caller may not read all of it, that
-/// of the requested part.
-pub(super) async fn copy(
-    subscriptions: &Subscriptions,
-    wide: Selection,
-    read: Read<'_>,
-    token: Option<&str>,
-) -> Result<Subscribed, Unreadable> {
-    let sender = name_of(&read.attributes.identity);
-    let who = token.map(|token| Borrower { sender: &sender, token });
-    let narrow = Selection {
-        label_selector: read.attributes.label_selector.clone(),
-        field_selector: stored_fields(read.kind, &read.attributes.field_selector),
-        ..wide.clone()
-    };
-    match subscriptions.reader(&wide, who).await {
-        Err(Unreadable::Refused { code: 403, .. }) if narrow != wide => {
-            subscriptions.reader(&narrow, who).await
-        }
-        outcome => outcome,
-    }
-}
-
-pub(super) fn refused(error: Unreadable, about: &Attributes) -> ApiError {
-    match error {
-        Unreadable::Refused { code: 403, reason } => ApiError::forbidden(about, &reason),
-        Unreadable::Refused { code: 404, .. } => ApiError::no_such_path(),
-        Unreadable::Refused { code, reason } => match StatusCode::from_u16(code) {
-            Ok(StatusCode::BAD_REQUEST) => ApiError::bad_request(reason),
-            _ => ApiError::unavailable(reason).retry_after(RETRY_AFTER_SECONDS),
-        },
-        Unreadable::Unknown(reason) | Unreadable::Store(reason) => {
-            ApiError::unavailable(reason).retry_after(RETRY_AFTER_SECONDS)
-        }
     }
 }

@@ -13,32 +13,11 @@ use tombolo_link::tls::HttpsTls;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
-use super::credentials::LocalCredentials;
+use super::credentials::{LocalCredentials, SubjectAltNames};
 use super::{LocalApiError, certificate};
 use crate::follow::{Following, News};
 
-/// The host names and addresses of the certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SubjectAltNames {
-    pub(super) hosts: Vec<String>,
-    pub(super) addresses: BTreeSet<IpAddr>,
-}
-
 impl SubjectAltNames {
-    /// The names of the Service `default/kubernetes` in a cluster with this domain, those of this machine, and the
-    /// given addresses.
-    pub(super) fn new(domain: &str, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
-        let service = "kubernetes.default.svc";
-        let hosts = ["localhost", "kubernetes", "kubernetes.default", service].map(str::to_owned);
-        let full = format!("{service}.{}", domain.trim_matches('.'));
-        let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-        let addresses = addresses.into_iter().filter(|address| !address.is_unspecified());
-        Self {
-            hosts: hosts.into_iter().chain([full]).collect(),
-            addresses: addresses.chain(loopback).collect(),
-        }
-    }
-
     /// These names with the address of the node and those of the Service, as far as they are known.
     fn with(&self, node: Option<IpAddr>, services: &dyn ServedStore) -> Self {
         let mut names = self.clone();

@@ -38,10 +38,9 @@ use crate::value::to_bytes;
 use crate::watch::{self, Surroundings, WatchRequest};
 use crate::write;
 
-use super::plain::{is_elsewhere, missing, no_such_page};
+use super::handler::{HandlerResult, accept, header, no_such_page};
+use super::plain::{is_elsewhere, missing};
 use super::{Admitted, ApiServer, streams};
-
-pub(super) type HandlerResult = Result<Response<Body>, ApiError>;
 
 impl ApiServer {
     /// Answers a request. A watch takes the slot; for other requests the caller keeps it until the answer is sent.
@@ -490,14 +489,6 @@ fn written(reply: WriteReply, encoder: &Encoder<'_>, accepted: &Accepted, is_lis
     body::say_when(&mut response, &shown);
     body::add_warnings(&mut response, &reply.warnings);
     response
-}
-
-pub(super) fn accept(admitted: &Admitted, kind: Kind) -> Result<Accepted, ApiError> {
-    Accepted::negotiate(&admitted.head.headers, &admitted.query.params, kind)
-}
-
-pub(super) fn header(admitted: &Admitted, name: &str) -> Option<String> {
-    admitted.head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
 /// A request fails when no data of its body arrives for this long.

@@ -3,8 +3,7 @@
 use http::{Response, StatusCode};
 
 use super::Admitted;
-use super::dispatch::{HandlerResult, accept, header};
-use super::plain::no_such_page;
+use super::handler::{HandlerResult, accept, header, no_such_page};
 use crate::accept::{self, Kind};
 use crate::body::{self, Body};
 use crate::openapi::v2;

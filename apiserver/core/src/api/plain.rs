@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode, Uri};
 use hyper::body::Body as HttpBody;
 
-use super::dispatch::{HandlerResult, accept, header};
-use super::{Admitted, ApiServer, info, openapi};
+use super::handler::{HandlerResult, accept, header, no_such_page};
+use super::{Admitted, ApiServer, health, openapi};
 use crate::accept::{Accepted, Form, Kind};
 use crate::body::{self, Body};
 use crate::discovery;
@@ -15,9 +15,6 @@ use crate::query::path::ResourcePath;
 use crate::registry::Catalog;
 use crate::status::ApiError;
 use crate::value::to_bytes;
-
-/// The answer to an unknown path, as kube-apiserver writes it.
-const NO_SUCH_PAGE: &str = "404 page not found\n";
 
 impl ApiServer {
     /// Answers paths that are not resources.
@@ -35,7 +32,7 @@ impl ApiServer {
             return self.route(route, admitted, request_body).await;
         }
         let path = admitted.query.path.as_str();
-        if let Some(response) = info::health(&self.parts, path, &admitted.query.params) {
+        if let Some(response) = health::health(&self.parts, path, &admitted.query.params) {
             return Ok(response);
         }
         if let Some(answer) = openapi::answer(&admitted, catalog, path) {
@@ -105,10 +102,6 @@ fn nobodys(catalog: &Catalog, path: &str) -> HandlerResult {
 
 fn is_builtin(catalog: &Catalog, group: &str) -> bool {
     catalog.kinds.iter().any(|kind| !kind.custom && *kind.resource.group == *group)
-}
-
-pub(super) fn no_such_page() -> Response<Body> {
-    body::text(StatusCode::NOT_FOUND, NO_SUCH_PAGE)
 }
 
 /// The answer for a path that ends after a verb, as kube-apiserver writes it.

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tombolo_proto::object::ObjectKey;
 
 use super::deadline;
-use super::dispatch::HandlerResult;
+use super::handler::HandlerResult;
 use crate::body;
 use crate::kinds::KindInfo;
 use crate::query::params::Params;

@@ -12,7 +12,7 @@ use crate::schema::decode::{self, DecodeError, Strict};
 use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause, Details};
 
-use super::{Context, fields, meta, update};
+use super::{Context, fields, meta, naming};
 
 /// Applies a patch to an object of a kind.
 pub(super) fn patched(
@@ -101,7 +101,7 @@ fn internal_type(context: &mut Context<'_>, patched: &Value, strict: Strict) -> 
     let unknown = unknown.map(|(name, _)| format!("unknown field {name:?}")).collect();
     let refuse = |message: &str| invalid_patch(&patched.to_string(), message);
     let judged = context.judge_strictness(&strict.then(Strict::of_fields(unknown)), refuse);
-    judged.err().unwrap_or_else(|| update::nameless(&context.name))
+    judged.err().unwrap_or_else(|| naming::nameless(&context.name))
 }
 
 /// 422 for an invalid result of a patch.

@@ -9,7 +9,8 @@ use crate::scale;
 use crate::ssa::scale::Count;
 use crate::status::ApiError;
 
-use super::update::{Source, check_name};
+use super::naming::check_name;
+use super::source::Source;
 use super::{Context, fields, meta, patches};
 
 /// The stored object with the count, the preconditions and the ownership of the requested Scale.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::Value;
 
@@ -15,19 +14,13 @@ use crate::status::{ApiError, Cause};
 use crate::store::{Expect, Stored};
 use crate::value::to_bytes;
 
+use super::naming::{check_name, check_named};
 use super::owners::{self, AFTER_ADMISSION};
+use super::source::Source;
 use super::{ATTEMPTS_MAX, Context, LocalWrites, Written, create, fields, meta, patches, scales, worked};
 
 /// Metadata that the server sets: updates of it are ignored.
 const SERVER_METADATA: [&str; 3] = ["uid", "creationTimestamp", "selfLink"];
-
-/// The source of the new state of an update.
-pub(super) enum Source<'a> {
-    /// The object (or Scale) of a PUT, which is parsed for each attempt.
-    Object(Bytes),
-    /// A patch of the stored object.
-    Patch(PatchType, &'a WriteRequest),
-}
 
 /// The outcome of one attempt.
 enum Attempt {
@@ -298,31 +291,6 @@ pub(crate) fn check_body(request: &WriteRequest) -> Result<(), ApiError> {
     let (kind, validation) = (&request.kind, request.options.field_validation);
     let object = super::decode(kind, &request.body, &request.content_type, validation, &mut Vec::new())?;
     check_named(&request.attributes.name, &object)
-}
-
-/// The name in the body must be the one in the path.
-pub(super) fn check_name(context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
-    check_named(&context.name, object)
-}
-
-fn check_named(wanted: &str, object: &Value) -> Result<(), ApiError> {
-    let name = meta::text(object, "name");
-    if name.is_empty() {
-        return Err(nameless(wanted));
-    }
-    if name != wanted {
-        let message =
-            format!("the name of the object ({name}) does not match the name on the URL ({wanted})");
-        return Err(ApiError::bad_request(message));
-    }
-    Ok(())
-}
-
-/// 400 for an object without a name.
-pub(super) fn nameless(wanted: &str) -> ApiError {
-    let message =
-        format!("the name of the object ({wanted} based on URL) was undeterminable: name must be provided");
-    ApiError::bad_request(message)
 }
 
 /// In a patch a UID is not a precondition but a change of an immutable field, which kube-apiserver reports twice: for

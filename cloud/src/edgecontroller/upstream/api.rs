@@ -8,8 +8,8 @@ use tombolo_proto::NodeId;
 use tombolo_proto::api_path::is_unambiguous;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 
-use super::order::Position;
 use super::outcome::{code_of, reason_of};
+use super::position::Position;
 use super::register::{is_dry_run, may_create_node};
 use super::{Upstream, labels, refusal, whole};
 use crate::kube::{Answer, ApiCall, Caller, ISSUER_PATHS, LARGE_TREE_BYTES_MAX, exceeds, is_document};

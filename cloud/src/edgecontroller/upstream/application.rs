@@ -11,7 +11,7 @@ use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Verb};
 use tombolo_proto::{NodeId, Resource};
 
 use super::message::{body_of, into_result};
-use super::order::Position;
+use super::position::Position;
 use super::register::may_create_node;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::local_endpoint;

@@ -14,7 +14,7 @@ use tombolo_proto::{NodeId, ObjectKey};
 
 use super::message::{NamespacedName, ReplyContent, STRATEGIC, into_result};
 use super::objects::{done, is_settled};
-use super::order::Position;
+use super::position::Position;
 use super::{Upstream, heartbeat};
 use crate::edgecontroller::written::Known;
 use crate::kube::{ApiCall, Caller, RawObject, is_object, path_of, read_tree, resources};

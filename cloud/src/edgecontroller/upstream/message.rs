@@ -7,8 +7,8 @@ use tombolo_proto::message::{
 };
 use tombolo_proto::{NodeId, ObjectKey};
 
-use super::order::Position;
 use super::outcome::{status_of, status_of_failure};
+use super::position::Position;
 use super::{Upstream, fresh_id, now_millis};
 use crate::edgecontroller::written::version_of;
 use crate::kube::{

@@ -29,6 +29,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource};
 use super::Upstream;
 use super::application::{take_record, written_at};
 use super::member::with_member;
+use super::position::Position;
 use crate::edgecontroller::written::{Known, Order, StatusHash, is_acknowledged};
 use crate::kube::{Answer, ApiCall, CallError, Caller, path_of, query_value, resources};
 use crate::turns::{Queued, Turn};
@@ -38,27 +39,6 @@ const CONFLICT: u16 = 409;
 
 /// How often a patch is retried because others wrote beside the status. Beyond that, permanent writers win.
 const REPEATS_MAX: usize = 5;
-
-/// What was known when a request that writes a status was received.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// The object, and what was known of it. `None` if the content names the objects.
-    about: Option<(ObjectKey, Known)>,
-    /// The newest revision known of any object. Anything newer was written since.
-    seen: CloudRevision,
-    /// Its position among the reports that this replica has received.
-    order: Order,
-}
-
-impl Position {
-    pub(super) fn order(&self) -> Order {
-        self.order
-    }
-
-    fn known(&self, key: &ObjectKey) -> Known {
-        self.about.as_ref().filter(|(about, _)| about == key).map_or(Known::default(), |(_, known)| *known)
-    }
-}
 
 /// Reports of one node about one object run one after the other, and so do those whose content names the objects.
 pub(super) type ReportQueueKey = (NodeId, Option<ObjectKey>);

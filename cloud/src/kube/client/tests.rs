@@ -14,6 +14,7 @@ use tombolo_proto::NodeId;
 
 use super::*;
 use crate::kube::call::Refusal;
+use crate::kube::pool::{BUFFER_LEN_MAX, KEEPALIVE_IDLE};
 use crate::kube::{ApiCall, CallError, Caller, Kube};
 
 const BODY_LEN: usize = 8 * 1024 * 1024;
