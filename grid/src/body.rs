@@ -107,8 +107,8 @@ pub(crate) fn member<'a, T: Deserialize<'a>>(
     object: &'a RawValue,
     name: &str,
 ) -> Result<Option<T>, BodyError> {
-    struct Named<'n, T>(&'n str, PhantomData<T>);
-    impl<'a, T: Deserialize<'a>> Visitor<'a> for Named<'_, T> {
+    struct MemberNamed<'n, T>(&'n str, PhantomData<T>);
+    impl<'a, T: Deserialize<'a>> Visitor<'a> for MemberNamed<'_, T> {
         type Value = Option<T>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
@@ -124,7 +124,7 @@ pub(crate) fn member<'a, T: Deserialize<'a>>(
             Ok(found)
         }
     }
-    Ok(serde_json::Deserializer::from_str(object.get()).deserialize_map(Named(name, PhantomData))?)
+    Ok(serde_json::Deserializer::from_str(object.get()).deserialize_map(MemberNamed(name, PhantomData))?)
 }
 
 /// Whether an array of texts contains a text.

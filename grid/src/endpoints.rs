@@ -90,7 +90,7 @@ pub fn service_of(carrier: Carrier, metadata: &Metadata) -> Option<ServiceName> 
 /// The lists of endpoints in an object, as parts of its text.
 pub(crate) fn lists(carrier: Carrier, body: &[u8]) -> Result<Vec<&RawValue>, BodyError> {
     #[derive(Deserialize)]
-    struct Slice<'a> {
+    struct EndpointsView<'a> {
         #[serde(borrow, default, deserialize_with = "present")]
         endpoints: Option<&'a RawValue>,
     }
@@ -107,7 +107,7 @@ pub(crate) fn lists(carrier: Carrier, body: &[u8]) -> Result<Vec<&RawValue>, Bod
         not_ready_addresses: Option<&'a RawValue>,
     }
     Ok(match carrier {
-        Carrier::EndpointSlice => view::<Slice<'_>>(body)?.endpoints.into_iter().collect(),
+        Carrier::EndpointSlice => view::<EndpointsView<'_>>(body)?.endpoints.into_iter().collect(),
         Carrier::Endpoints => {
             let subsets = view::<Whole<'_>>(body)?.subsets;
             subsets

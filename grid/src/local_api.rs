@@ -94,7 +94,7 @@ impl core::fmt::Display for NotRedirected {
 pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<String>, BodyError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Slice {
+    struct SliceAddresses {
         #[serde(default)]
         address_type: String,
         #[serde(default, deserialize_with = "or_default")]
@@ -103,7 +103,7 @@ pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<Stri
     if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &Metadata::of(body)?) {
         return Ok(None);
     }
-    let slice: Slice = view(body)?;
+    let slice: SliceAddresses = view(body)?;
     Ok(Some(slice.address_type).filter(|_| !slice.endpoints.is_empty()))
 }
 
@@ -146,7 +146,7 @@ pub fn lead_to_local_api(
 fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Lead, BodyError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Slice<'a> {
+    struct SlicePorts<'a> {
         #[serde(default)]
         address_type: String,
         #[serde(borrow, default, deserialize_with = "present")]
@@ -154,7 +154,7 @@ fn slice(body: &[u8], LocalApi { address, port }: LocalApi) -> Result<Lead, Body
         #[serde(borrow, default, deserialize_with = "present")]
         ports: Option<&'a RawValue>,
     }
-    let slice: Slice<'_> = view(body)?;
+    let slice: SlicePorts<'_> = view(body)?;
     if slice.address_type != if address.is_ipv4() { "IPv4" } else { "IPv6" } {
         return Ok(Lead::There(NotRedirected::OtherFamily(slice.address_type)));
     }

@@ -37,12 +37,12 @@ impl OwnPod {
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Pod {
-            metadata: Identity,
+            metadata: PodMetadata,
             #[serde(default, deserialize_with = "or_default")]
             status: Status,
         }
         #[derive(Deserialize)]
-        struct Identity {
+        struct PodMetadata {
             #[serde(default)]
             uid: String,
         }

@@ -96,7 +96,7 @@ impl Template {
     fn of(text: &RawValue) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct View<'a> {
+        struct SpecView<'a> {
             #[serde(default)]
             service_name: String,
             #[serde(borrow, default)]
@@ -109,7 +109,7 @@ impl Template {
             #[serde(borrow, default)]
             start: Option<&'a RawValue>,
         }
-        let View { service_name, replicas, ordinals } = view(text.get().as_bytes())?;
+        let SpecView { service_name, replicas, ordinals } = view(text.get().as_bytes())?;
         let ordinals = ordinals.and_then(|ordinals| view::<Ordinals<'_>>(ordinals.get().as_bytes()).ok());
         Ok(Self {
             service_name: service_name.into(),
@@ -232,24 +232,24 @@ fn newest(pods: &[&PodAddress]) -> BTreeSet<IpAddr> {
 /// [`BodyError`] for text that is not such an object.
 pub fn pod_addresses(slice: &[u8]) -> Result<Vec<PodAddress>, BodyError> {
     #[derive(Deserialize)]
-    struct Slice {
+    struct PodSlice {
         #[serde(default, deserialize_with = "or_default")]
-        endpoints: Vec<Endpoint>,
+        endpoints: Vec<PodEndpoint>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Endpoint {
+    struct PodEndpoint {
         #[serde(default, deserialize_with = "or_default")]
         addresses: Vec<String>,
         #[serde(default, deserialize_with = "or_default")]
         node_name: String,
         #[serde(default, deserialize_with = "or_default")]
-        target_ref: Target,
+        target_ref: PodTarget,
         #[serde(default, deserialize_with = "or_default")]
         conditions: Conditions,
     }
     #[derive(Deserialize, Default)]
-    struct Target {
+    struct PodTarget {
         #[serde(default)]
         kind: String,
         #[serde(default)]
@@ -260,7 +260,7 @@ pub fn pod_addresses(slice: &[u8]) -> Result<Vec<PodAddress>, BodyError> {
         #[serde(default, deserialize_with = "or_default")]
         terminating: bool,
     }
-    let slice: Slice = view(slice)?;
+    let slice: PodSlice = view(slice)?;
     let pods =
         slice.endpoints.into_iter().filter(|one| one.target_ref.kind == "Pod" && !one.node_name.is_empty());
     Ok(pods

@@ -3,8 +3,8 @@
 //! Frames that the run's cloud rightly does not repeat are compared with nothing else. Their content must still agree
 //! with other frames of the same version, and a delivery must have the form that every edge expects.
 
+use core::net::IpAddr;
 use std::collections::{HashMap, HashSet};
-use std::net::IpAddr;
 
 use serde_json::Value;
 use tombolo_proto::message::ResourceType;

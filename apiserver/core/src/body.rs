@@ -197,7 +197,7 @@ pub fn refusal(error: &ApiError, accepted: &Accepted) -> Response<Body> {
 /// else.
 pub(crate) fn say_when(response: &mut Response<Body>, status: &[u8]) {
     #[derive(Deserialize)]
-    struct Refusal {
+    struct RefusalBody {
         details: Details,
     }
     #[derive(Deserialize)]
@@ -208,7 +208,7 @@ pub(crate) fn say_when(response: &mut Response<Body>, status: &[u8]) {
     if response.status().is_success() {
         return;
     }
-    if let Ok(Refusal { details }) = serde_json::from_slice(status)
+    if let Ok(RefusalBody { details }) = serde_json::from_slice(status)
         && details.retry_after_seconds > 0
     {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(details.retry_after_seconds));

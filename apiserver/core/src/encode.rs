@@ -155,13 +155,13 @@ impl<'a> Encoder<'a> {
     #[must_use]
     pub fn shown_list(&self, body: &Bytes) -> Bytes {
         #[derive(Deserialize)]
-        struct List<'a> {
+        struct ItemList<'a> {
             metadata: ListMeta,
             #[serde(borrow)]
             items: Vec<&'a RawValue>,
         }
-        let parsed: Result<List<'_>, _> = serde_json::from_slice(body);
-        let (Ok(List { metadata, items }), true) = (parsed, self.form != Form::Object) else {
+        let parsed: Result<ItemList<'_>, _> = serde_json::from_slice(body);
+        let (Ok(ItemList { metadata, items }), true) = (parsed, self.form != Form::Object) else {
             return body.clone();
         };
         let bodies = items.iter().map(|item| Bytes::copy_from_slice(item.get().as_bytes()));
@@ -368,11 +368,11 @@ fn named(body: &[u8]) -> Value {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Object {
-        metadata: Named,
+        metadata: ItemMetadata,
     }
     #[derive(Default, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    struct Named {
+    struct ItemMetadata {
         name: Option<String>,
         namespace: Option<String>,
         creation_timestamp: Option<String>,

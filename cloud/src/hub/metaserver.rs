@@ -142,14 +142,14 @@ impl MetaServer {
     /// records are parsed where they are processed.
     pub(super) fn concerns(request: &Request) -> bool {
         #[derive(serde::Deserialize)]
-        struct Asked {
+        struct AskedVerb {
             #[serde(rename = "Verb")]
             verb: Verb,
         }
         let RequestBody::Message(message) = &request.body else { return false };
         Up::is_application(message)
             && (message.route.resource == ResourcePath::WatchSync
-                || message.content.read::<Asked>().is_ok_and(|asked| asked.verb == Verb::Watch))
+                || message.content.read::<AskedVerb>().is_ok_and(|asked| asked.verb == Verb::Watch))
     }
 
     /// Processes a request for which [`Self::concerns`] is true.

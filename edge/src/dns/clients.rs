@@ -105,11 +105,11 @@ fn networks(body: &[u8]) -> Vec<Network> {
         all: Option<Vec<String>>,
     }
     #[derive(Deserialize)]
-    struct Node {
+    struct NodeNetworks {
         #[serde(default)]
         spec: Option<Spec>,
     }
-    let Ok(node) = serde_json::from_slice::<Node>(body) else { return Vec::new() };
+    let Ok(node) = serde_json::from_slice::<NodeNetworks>(body) else { return Vec::new() };
     let spec = node.spec.unwrap_or_default();
     let mut networks: Vec<Network> = spec
         .all

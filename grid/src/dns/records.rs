@@ -128,8 +128,8 @@ fn host_label(address: IpAddr) -> String {
 /// Whether a label is that of an address, without allocating: all endpoints of a Service are checked.
 fn is_host_label(address: IpAddr, label: &str) -> bool {
     /// The rest of the label, as long as everything written so far is its beginning.
-    struct Rest<'l>(&'l str, bool);
-    impl fmt::Write for Rest<'_> {
+    struct UnwrittenRest<'l>(&'l str, bool);
+    impl fmt::Write for UnwrittenRest<'_> {
         fn write_str(&mut self, text: &str) -> fmt::Result {
             for written in text.chars() {
                 let expected = if matches!(written, '.' | ':') { '-' } else { written };
@@ -139,7 +139,7 @@ fn is_host_label(address: IpAddr, label: &str) -> bool {
             Ok(())
         }
     }
-    let mut rest = Rest(label, false);
+    let mut rest = UnwrittenRest(label, false);
     write!(rest, "{address}").is_ok() && rest.0 == if rest.1 { "0" } else { "" }
 }
 

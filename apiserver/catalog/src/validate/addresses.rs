@@ -1,6 +1,6 @@
 //! Validation of IP addresses and networks (`StrictIPCIDRValidation` of Kubernetes 1.36).
 
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use super::field::{Errors, Field};
 

@@ -1,6 +1,6 @@
 //! Addresses and networks that must be in canonical (shortest) form, and networks within networks.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde_json::Value;
 

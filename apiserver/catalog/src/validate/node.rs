@@ -1,7 +1,7 @@
 //! Validation of nodes.
 
+use core::net::IpAddr;
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use regex::Regex;

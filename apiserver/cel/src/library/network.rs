@@ -1,6 +1,6 @@
 //! IP addresses and networks (`net.IP`, `net.CIDR`).
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use cel::common::types::{CelBool, CelInt, CelString};
 use cel::{DeclarationError, Env, ExecutionError};
@@ -9,7 +9,7 @@ mod address {
     use crate::opaque::opaque;
 
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct Address(pub(super) std::net::IpAddr);
+    pub(super) struct Address(pub(super) core::net::IpAddr);
 
     opaque!(Address, "net.IP");
 }
@@ -19,7 +19,7 @@ mod prefix {
 
     /// An address with the prefix length of its network.
     #[derive(Debug, Clone, PartialEq)]
-    pub(super) struct Network(pub(super) std::net::IpAddr, pub(super) u8);
+    pub(super) struct Network(pub(super) core::net::IpAddr, pub(super) u8);
 
     opaque!(Network, "net.CIDR");
 }

@@ -161,21 +161,21 @@ fn warn_of_pods(request: &AdmissionRequest<'_>, rules: Rules, pods: &[Arc<Stored
 fn controller_of(pod: &Stored) -> Option<String> {
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
-    struct Body {
+    struct PodBody {
         metadata: Metadata,
     }
     #[derive(Default, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Metadata {
-        owner_references: Vec<Owner>,
+        owner_references: Vec<PodOwner>,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Owner {
+    struct PodOwner {
         uid: String,
         controller: Option<bool>,
     }
-    let Body { metadata } = serde_json::from_slice(&pod.body()).ok()?;
+    let PodBody { metadata } = serde_json::from_slice(&pod.body()).ok()?;
     let controller = metadata.owner_references.into_iter().find(|owner| owner.controller == Some(true));
     controller.map(|owner| owner.uid)
 }

@@ -240,7 +240,7 @@ fn cost(object: &Stored) -> u64 {
 /// Called under the lock of the store, with objects of any size.
 fn is_deleting(object: Option<&Stored>) -> bool {
     #[derive(Deserialize)]
-    struct Body {
+    struct LedgerBody {
         metadata: Metadata,
     }
     #[derive(Deserialize)]
@@ -248,6 +248,6 @@ fn is_deleting(object: Option<&Stored>) -> bool {
     struct Metadata {
         deletion_timestamp: Option<String>,
     }
-    let body = object.and_then(|object| serde_json::from_slice::<Body>(&object.body()).ok());
+    let body = object.and_then(|object| serde_json::from_slice::<LedgerBody>(&object.body()).ok());
     body.is_some_and(|body| body.metadata.deletion_timestamp.is_some())
 }

@@ -18,9 +18,9 @@ macro_rules! section {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 #[derive(Deserialize, Default)]
                 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-                struct Keys { $($(#[$field_doc])* $field: Option<$kind>,)* }
+                struct SectionKeys { $($(#[$field_doc])* $field: Option<$kind>,)* }
 
-                let keys = Keys::deserialize(deserializer)?;
+                let keys = SectionKeys::deserialize(deserializer)?;
                 Ok(Self { $($field: keys.$field.unwrap_or_else(|| $default),)* })
             }
         }

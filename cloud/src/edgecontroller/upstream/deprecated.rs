@@ -74,7 +74,7 @@ struct Write {
 /// Whether this pod is bound to the node. Nothing else of it is read.
 fn runs_on(node: &NodeId, pod: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Pod<'a> {
+    struct PodBinding<'a> {
         #[serde(borrow)]
         spec: Spec<'a>,
     }
@@ -84,7 +84,7 @@ fn runs_on(node: &NodeId, pod: &[u8]) -> bool {
         #[serde(borrow)]
         node_name: Cow<'a, str>,
     }
-    serde_json::from_slice::<Pod<'_>>(pod).is_ok_and(|pod| pod.spec.node_name == node.as_str())
+    serde_json::from_slice::<PodBinding<'_>>(pod).is_ok_and(|pod| pod.spec.node_name == node.as_str())
 }
 
 /// The change that a report makes to the present pod. `None` if the report is about another pod. No parsed tree is left
@@ -115,14 +115,14 @@ fn write_of(node: &NodeId, live: &[u8], report: &PodReport<'_>) -> Result<Option
 fn node_patch(report: &[u8], live: &[u8], heartbeat_age_max: Duration) -> Result<String, String> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
-    struct Report<'a> {
+    struct StatusReport<'a> {
         #[serde(borrow)]
         status: &'a RawValue,
         #[serde(borrow, default)]
         extend_resources: Option<&'a RawValue>,
     }
     let without = |_| "the content has no Status".to_owned();
-    let report: Report<'_> = serde_json::from_slice(report).map_err(without)?;
+    let report: StatusReport<'_> = serde_json::from_slice(report).map_err(without)?;
     let read = |text: &RawValue| read_tree(text.get().as_bytes()).map_err(|error| error.to_string());
     let mut status = read(report.status)?;
     if !status.is_object() {

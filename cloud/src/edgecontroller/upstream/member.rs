@@ -14,8 +14,8 @@ use tombolo_apicore::raw::{span, splice};
 /// # Errors
 /// The text is not an object, or the name occurs twice: readers would not agree which one counts.
 pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Option<&'t RawValue>> {
-    struct Wanted<'n>(&'n str);
-    impl<'de> Visitor<'de> for Wanted<'_> {
+    struct WantedMember<'n>(&'n str);
+    impl<'de> Visitor<'de> for WantedMember<'_> {
         type Value = Option<&'de RawValue>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
@@ -33,7 +33,7 @@ pub(super) fn member<'t>(text: &'t [u8], name: &str) -> serde_json::Result<Optio
         }
     }
     let mut reader = serde_json::Deserializer::from_slice(text);
-    let found = reader.deserialize_map(Wanted(name))?;
+    let found = reader.deserialize_map(WantedMember(name))?;
     reader.end()?;
     Ok(found)
 }

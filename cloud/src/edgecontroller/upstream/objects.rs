@@ -242,10 +242,10 @@ fn bound_uid(request: &[u8]) -> Option<Uid> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Spec {
-        bound_object_ref: Bound,
+        bound_object_ref: BoundReference,
     }
     #[derive(Deserialize)]
-    struct Bound {
+    struct BoundReference {
         uid: String,
     }
     let request: TokenRequest = serde_json::from_slice(request).ok()?;

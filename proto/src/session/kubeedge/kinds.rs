@@ -54,14 +54,14 @@ pub fn path_of(key: &ObjectKey) -> Option<ObjectPath> {
 #[must_use]
 pub fn kind_name(resource: &Resource, body: Option<&[u8]>) -> Option<Box<str>> {
     #[derive(Deserialize)]
-    struct Named {
+    struct KindOf {
         kind: Box<str>,
     }
     let known = TABLE.iter().find(|row| row.0 == &*resource.group && row.2 == &*resource.name);
     if let Some(row) = known {
         return Some(row.3.into());
     }
-    let named: Named = serde_json::from_slice(body?).ok()?;
+    let named: KindOf = serde_json::from_slice(body?).ok()?;
     (!named.kind.is_empty()).then_some(named.kind)
 }
 

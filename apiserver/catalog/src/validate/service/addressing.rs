@@ -1,7 +1,7 @@
 //! Validation of the addresses of services.
 
+use core::net::IpAddr;
 use std::collections::HashSet;
-use std::net::IpAddr;
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! Warnings about services, and about addresses in an unusual notation.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde_json::Value;
 
