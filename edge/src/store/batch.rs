@@ -25,6 +25,7 @@ use super::tombstones::Tombstones;
 use super::view::{CommittedView, Left, ObjectCounts, SubscriptionRows};
 use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 
+mod hidden;
 mod learn;
 mod missing;
 mod offline_writes;
@@ -309,14 +310,6 @@ impl<'t> Batch<'t> {
         Ok(())
     }
 
-    /// Removes an object from the hidden ones.
-    fn uncover(&mut self, row_key: &[u8]) -> Result<(), WriteError> {
-        if self.tally.hidden > 0 {
-            self.hidden.open()?.remove(row_key).map_err(storage)?;
-        }
-        Ok(())
-    }
-
     fn adopt(
         &mut self,
         subscription: u32,
@@ -407,7 +400,7 @@ impl<'t> Batch<'t> {
             seen => seen,
         };
         if row.state == State::Hidden {
-            self.hidden.open()?.insert(row_key, ()).map_err(storage)?;
+            self.hide(row_key)?;
         } else {
             self.uncover(row_key)?;
             let before = seen.as_ref().map(|old| old.subscriptions.clone()).unwrap_or_default();
@@ -426,38 +419,6 @@ impl<'t> Batch<'t> {
         let (sealed, body) = view::sealed(self.sealer, key, &row.body)
             .ok_or_else(|| WriteError::Storage("no random numbers for encryption".to_owned()))?;
         self.put(row_key, &ObjectRow { sealed, body, ..row })
-    }
-
-    /// Shows the hidden pods whose references are all known now.
-    fn reveal(&mut self) -> Result<(), WriteError> {
-        if self.tally.hidden == 0 {
-            return Ok(());
-        }
-        let mut waiting = Vec::new();
-        for entry in self.hidden.open()?.iter().map_err(storage)? {
-            waiting.push(entry.map_err(storage)?.0.value().to_vec());
-        }
-        for row_key in waiting {
-            let Some(row) = self.row(&row_key)? else { continue };
-            if self.all_known(&row.dependencies)? {
-                let key = keys::decode(&row_key).ok_or_else(|| damaged("key"))?;
-                let body = view::plain(self.sealer, &key, &row)?;
-                let row = ObjectRow { state: State::Visible, body, ..row };
-                self.replace(&row_key, &key, None, row)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn all_known(&self, dependencies: &[ObjectKey]) -> Result<bool, WriteError> {
-        for key in dependencies {
-            let Some(row_key) = keys::encode(key) else { continue };
-            // Readers of the pushed set do not see objects of other subscriptions.
-            if !self.row(&row_key)?.is_some_and(|row| row.concerns(SubscriptionId::NODE)) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Publishes the deletion of an object to the readers of some subscriptions.
