@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use self::file::FactsFile;
 use self::gosource::GoSources;
-use self::options::FactsOptions;
+pub(crate) use self::options::FactsOptions;
 
 /// Group-versions whose kinds are in the table, as the discovery paths name them.
 const GROUP_VERSIONS: &[&str] = &[
@@ -59,22 +59,16 @@ struct GroupVersion {
 
 /// Runs the generator.
 ///
-/// Arguments: `--server URL`, `--token T`, `--kubectl PATH`, `--sources DIR` (the `k8s.io` folder of a Go module
-/// cache), `--out FILE`, `--descriptions FILE`, `--tags FILE`, `--check`. All except the server have a default. The
-/// server must have a Deployment. The columns are written beside `--out`, the objects beside `--descriptions`.
-///
 /// # Errors
-/// An argument is unknown, the server does not answer, the table's form cannot express a type, or `--check` finds a
-/// difference.
-pub(crate) fn run(args: &[String]) -> Result<()> {
-    let options = FactsOptions::parse(args)?;
-    let files = generate(&options)?;
+/// The server does not answer, the table's form cannot express a type, or `--check` finds a difference.
+pub(crate) fn run(options: &FactsOptions) -> Result<()> {
+    let files = generate(options)?;
     if options.check { file::check(&files) } else { files.iter().try_for_each(FactsFile::write) }
 }
 
 fn generate(options: &FactsOptions) -> Result<Vec<FactsFile>> {
-    let (served, types) = read_server(options)?;
-    let builtin = render::table(&served, &types, &GoSources::read(&options.sources)?)?;
+    let (sources, (served, types)) = (options.sources(), read_server(options)?);
+    let builtin = render::table(&served, &types, &GoSources::read(&sources)?)?;
     let described = descriptions::table(&types, &builtin)?;
     let columns = columns::table(&served, |path| options.get_table(path))?;
     let objects = |paths: &[&str]| bootstrap::table(paths, |path| options.get(path));
@@ -85,7 +79,7 @@ fn generate(options: &FactsOptions) -> Result<Vec<FactsFile>> {
         FactsFile::new(options.descriptions.clone(), described),
         FactsFile::new(beside("bootstrap-rbac.jsonl"), objects(&bootstrap::RBAC)?),
         FactsFile::new(beside("bootstrap-flows.jsonl"), objects(&bootstrap::FLOWS)?),
-        FactsFile::new(options.tags.clone(), tags::table(&options.sources, GROUP_VERSIONS)?),
+        FactsFile::new(options.tags.clone(), tags::table(&sources, GROUP_VERSIONS)?),
     ])
 }
 

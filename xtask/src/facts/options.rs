@@ -4,68 +4,51 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
 use serde_json::Value;
 
-/// The known arguments, for error messages.
-const KNOWN: &str = "known: --server --token --kubectl --sources --out --descriptions --tags --check";
-
-/// Where the facts come from and where they are written.
-pub(super) struct FactsOptions {
+/// Where the facts come from and where they are written. The columns are written beside `--out`, the objects beside
+/// `--descriptions`.
+#[derive(Args)]
+pub(crate) struct FactsOptions {
+    /// URL of the API server. It must have a Deployment.
+    #[arg(long)]
     server: String,
+
+    /// Bearer token for the server.
+    #[arg(long, default_value = "")]
     token: String,
+
+    /// The kubectl program.
+    #[arg(long, default_value = "kubectl")]
     kubectl: String,
-    kubectl_args: Vec<String>,
-    pub(super) sources: PathBuf,
+
+    /// The `k8s.io` folder of a Go module cache; by default that of this user.
+    #[arg(long)]
+    sources: Option<PathBuf>,
+
+    /// File of the kinds and types.
+    #[arg(long, default_value = "apiserver/core/data/builtin.txt")]
     pub(super) out: PathBuf,
+
+    /// File of the descriptions.
+    #[arg(long, default_value = "apiserver/control/data/descriptions.gz")]
     pub(super) descriptions: PathBuf,
+
+    /// File of the tags of declarative validation.
+    #[arg(long, default_value = "apiserver/catalog/data/tags.txt")]
     pub(super) tags: PathBuf,
+
     /// Only compare the files with the facts.
+    #[arg(long)]
     pub(super) check: bool,
 }
 
 impl FactsOptions {
-    pub(super) fn parse(args: &[String]) -> Result<Self> {
-        let home = std::env::var("HOME").unwrap_or_default();
-        let mut options = Self {
-            server: String::new(),
-            token: String::new(),
-            kubectl: "kubectl".to_owned(),
-            kubectl_args: Vec::new(),
-            sources: PathBuf::from(home).join("go/pkg/mod/k8s.io"),
-            out: PathBuf::from("apiserver/core/data/builtin.txt"),
-            descriptions: PathBuf::from("apiserver/control/data/descriptions.gz"),
-            tags: PathBuf::from("apiserver/catalog/data/tags.txt"),
-            check: false,
-        };
-        let mut args = args.iter();
-        while let Some(name) = args.next() {
-            if name == "--check" {
-                options.check = true;
-                continue;
-            }
-            let value = args.next().with_context(|| format!("{name} needs a value"))?.clone();
-            match name.as_str() {
-                "--server" => {
-                    let own = [format!("--server={value}"), "--insecure-skip-tls-verify=true".into()];
-                    options.kubectl_args.extend(own);
-                    options.server = value;
-                }
-                "--token" => {
-                    options.kubectl_args.push(format!("--token={value}"));
-                    options.token = value;
-                }
-                "--kubectl" => options.kubectl = value,
-                "--sources" => options.sources = value.into(),
-                "--out" => options.out = value.into(),
-                "--descriptions" => options.descriptions = value.into(),
-                "--tags" => options.tags = value.into(),
-                _ => bail!("unknown argument {name}; {KNOWN}"),
-            }
-        }
-        if options.server.is_empty() {
-            bail!("--server is missing: facts are read from a running server; {KNOWN}");
-        }
-        Ok(options)
+    /// The folder with the Go modules of Kubernetes.
+    pub(super) fn sources(&self) -> PathBuf {
+        let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+        self.sources.clone().unwrap_or_else(|| home().join("go/pkg/mod/k8s.io"))
     }
 
     /// A list as a Table. kubectl requests Tables only to print them, so this uses curl.
@@ -90,7 +73,9 @@ impl FactsOptions {
 
     pub(super) fn get(&self, path: &str) -> Result<Value> {
         let output = Command::new(&self.kubectl)
-            .args(&self.kubectl_args)
+            .arg(format!("--server={}", self.server))
+            .arg("--insecure-skip-tls-verify=true")
+            .args((!self.token.is_empty()).then(|| format!("--token={}", self.token)))
             .args(["get", "--raw", path])
             .output()
             .with_context(|| format!("starting {}", self.kubectl))?;
