@@ -135,18 +135,18 @@ fn run_tests(options: &TestOptions, mut command: Command, skip_log: &Path) -> Re
     Ok(())
 }
 
-/// Builds and runs the programs of several `cargo test` commands that need no cluster.
+/// Builds the programs of a `cargo test` command and runs those that are wanted and need no cluster. A program is named
+/// by its package, kind and target.
 ///
 /// # Errors
 /// One of them cannot be built, or a test fails.
-pub(crate) fn run_programs<const N: usize>(
-    commands: [&mut Command; N],
+pub(crate) fn run_programs(
+    command: &mut Command,
+    wanted: impl Fn(&str) -> bool,
     environment: impl Fn(&mut Command),
 ) -> Result<()> {
-    let mut programs = std::collections::VecDeque::new();
-    for command in commands {
-        programs.extend(pool::build(command)?);
-    }
+    let mut programs = pool::build(command)?;
+    programs.retain(|program| wanted(program.name()));
     let mut common = Command::new("cargo");
     common.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
     environment(&mut common);

@@ -113,6 +113,10 @@ fn lock<T, R>(what: &Mutex<T>, with: impl FnOnce(&mut T) -> R) -> R {
 }
 
 impl Program {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Runs the program to its end. Returns its output, whether all tests passed, and the duration.
     fn run(&self, environment: &Command) -> Result<(Vec<u8>, bool, Duration)> {
         let set: BTreeMap<_, _> = environment.get_envs().collect();

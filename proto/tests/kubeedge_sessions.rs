@@ -3,23 +3,23 @@
 
 #![allow(unreachable_pub)] // a test binary exports nothing
 
-#[path = "kubeedge/cluster.rs"]
+#[path = "kubeedge_sessions/cluster.rs"]
 mod cluster;
-#[path = "kubeedge/cut.rs"]
+#[path = "kubeedge_sessions/cut.rs"]
 mod cut;
-#[path = "kubeedge/edgecore.rs"]
+#[path = "kubeedge_sessions/edgecore.rs"]
 mod edgecore;
-#[path = "kubeedge/followed.rs"]
+#[path = "kubeedge_sessions/followed.rs"]
 mod followed;
-#[path = "kubeedge/pair.rs"]
+#[path = "kubeedge_sessions/pair.rs"]
 mod pair;
-#[path = "kubeedge/scenes.rs"]
+#[path = "kubeedge_sessions/scenes.rs"]
 mod scenes;
-#[path = "kubeedge/schedules.rs"]
+#[path = "kubeedge_sessions/schedules.rs"]
 mod schedules;
 #[path = "common/selection.rs"]
 mod selection;
-#[path = "kubeedge/transcripts.rs"]
+#[path = "kubeedge_sessions/transcripts.rs"]
 mod transcripts;
-#[path = "kubeedge/world.rs"]
+#[path = "kubeedge_sessions/world.rs"]
 mod world;
