@@ -160,7 +160,7 @@ impl Subscriptions {
             let failures = watch.list_failed();
             // Log the first failure, then less and less often.
             if failures.is_power_of_two() {
-                let resource = watch.resource();
+                let (resource, error) = (watch.resource(), error.to_string());
                 tracing::warn!(%resource, error, failures, "cannot confirm which objects were deleted; edges keep them");
             }
         }

@@ -5,13 +5,14 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use rustls::CertificateError;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use tombolo_proto::ids::NodeId;
 
 use super::certificate::{self, Request};
 use super::clock::{self, WallClock};
-use super::fetch::{Ask, FetchResponse, fetch, unverified, verified};
+use super::fetch::{Ask, FetchError, FetchResponse, fetch, unverified, verified};
 use super::{Identity, JoinError};
 
 /// Longest part of a refusal's text that is shown, in characters.
@@ -70,11 +71,11 @@ pub async fn is_registered(identity: &Identity, node: &NodeId, endpoint: &str) -
     let clock = WallClock::system();
     let cloud = JoinEndpoint { endpoint, ca: &identity.ca, clock: &clock };
     let tls = verified(cloud.ca, Some(identity), cloud.clock);
-    let tls = tls.map_err(|error| cloud.unreachable(error.to_string()))?;
+    let tls = tls.map_err(|error| cloud.unusable(&error))?;
     let path = format!("/node/{node}");
     let (headers, body) = (HeaderMap::new(), Bytes::new());
     let question = Ask { endpoint, method: Method::GET, path: &path, headers, body };
-    let answer = fetch(tls, question).await.map_err(|problem| cloud.unreachable(problem))?;
+    let answer = fetch(tls, question).await.map_err(|error| cloud.unreachable(&error))?;
     match answer.code {
         StatusCode::OK => Ok(true),
         StatusCode::NOT_FOUND => Ok(false),
@@ -90,9 +91,22 @@ struct JoinEndpoint<'a> {
 }
 
 impl JoinEndpoint<'_> {
-    fn unreachable(&self, problem: String) -> JoinError {
-        let hint = connect_hint(&problem, self.clock);
-        JoinError::Connect { endpoint: self.endpoint.to_owned(), hint, problem }
+    fn unreachable(&self, error: &FetchError) -> JoinError {
+        let hint = error.certificate_error().map(|error| certificate_hint(error, self.clock));
+        JoinError::Connect {
+            endpoint: self.endpoint.to_owned(),
+            hint: hint.unwrap_or_default(),
+            problem: error.to_string(),
+        }
+    }
+
+    /// The CA or the node's certificate cannot be used for TLS.
+    fn unusable(&self, error: &rustls::Error) -> JoinError {
+        JoinError::Connect {
+            endpoint: self.endpoint.to_owned(),
+            hint: String::new(),
+            problem: error.to_string(),
+        }
     }
 
     fn refused(&self, node: &NodeId, answer: &FetchResponse) -> JoinError {
@@ -137,7 +151,7 @@ pub async fn show(endpoint: &str) -> Result<Shown, JoinError> {
     let tls = unverified().map_err(|error| unreachable(error.to_string()))?;
     let question =
         Ask { endpoint, method: Method::GET, path: "/ca.crt", headers: HeaderMap::new(), body: Bytes::new() };
-    let answer = fetch(tls, question).await.map_err(unreachable)?;
+    let answer = fetch(tls, question).await.map_err(|error| unreachable(error.to_string()))?;
     let hash = hex::encode(Sha256::digest(&answer.body));
     Ok(Shown { ca: CertificateDer::from(answer.body.to_vec()), hash, date: answer.date })
 }
@@ -164,11 +178,10 @@ async fn ask(
     present: Option<&Identity>,
     mut headers: HeaderMap,
 ) -> Result<Identity, JoinError> {
-    let connect = |problem: String| cloud.unreachable(problem);
     let request = certificate::request(node).map_err(|error| JoinError::Answer(error.to_string()))?;
     let name = HeaderValue::from_str(node.as_str()).expect("a DNS name is a valid header value");
     headers.insert("NodeName", name);
-    let tls = verified(cloud.ca, present, cloud.clock).map_err(|error| connect(error.to_string()))?;
+    let tls = verified(cloud.ca, present, cloud.clock).map_err(|error| cloud.unusable(&error))?;
     let question = Ask {
         endpoint: cloud.endpoint,
         method: Method::GET,
@@ -176,7 +189,7 @@ async fn ask(
         headers,
         body: request.csr.clone().into(),
     };
-    let answer = fetch(tls, question).await.map_err(connect)?;
+    let answer = fetch(tls, question).await.map_err(|error| cloud.unreachable(&error))?;
     accept(&answer, request, cloud, node)
 }
 
@@ -194,14 +207,17 @@ fn accept(
     Ok(Identity { certificate, ca: cloud.ca.clone(), key: request.key })
 }
 
-/// The possible cause of a failed handshake. The texts are those of rustls's `CertificateError`.
-fn connect_hint(problem: &str, clock: &WallClock) -> String {
-    if problem.contains("not valid yet") || problem.contains("expired") {
-        format!(" (this node's clock says {}: set it, if it is wrong)", clock::text(clock.now()))
-    } else if problem.contains("not valid for name") {
-        " (use an address that the cloud's certificate names, or add this one to the cloud's setting advertise)"
-            .to_owned()
-    } else {
-        String::new()
+/// The possible cause of a failed handshake.
+fn certificate_hint(error: &CertificateError, clock: &WallClock) -> String {
+    use CertificateError as E;
+    match error {
+        E::NotValidYet | E::NotValidYetContext { .. } | E::Expired | E::ExpiredContext { .. } => {
+            format!(" (this node's clock says {}: set it, if it is wrong)", clock::text(clock.now()))
+        }
+        E::NotValidForName | E::NotValidForNameContext { .. } => {
+            " (use an address that the cloud's certificate names, or add this one to the cloud's setting advertise)"
+                .to_owned()
+        }
+        _ => String::new(),
     }
 }

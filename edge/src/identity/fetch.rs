@@ -1,5 +1,6 @@
 //! One HTTPS request to the join endpoints.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,8 +13,9 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -22,7 +24,7 @@ use tombolo_runtime::time::http_date;
 
 use super::Identity;
 use super::clock::WallClock;
-use crate::config::host_and_port;
+use crate::config::{ConfigError, host_and_port};
 
 /// Time for one request, from the connection to the last byte.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +48,43 @@ pub(super) struct FetchResponse {
     /// The `Date` header: the cloud's clock.
     pub(super) date: Option<SystemTime>,
     pub(super) body: Bytes,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(super) enum FetchError {
+    /// No whole answer came in time.
+    #[error("{0} did not answer within {time} s", time = REQUEST_TIMEOUT.as_secs())]
+    TimedOut(String),
+    /// The endpoint is not an address.
+    #[error(transparent)]
+    Endpoint(#[from] ConfigError),
+    /// The endpoint's host cannot be verified.
+    #[error("{0:?} is not a host name")]
+    HostName(String),
+    /// The connection or its handshake failed.
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    /// The request is invalid.
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    /// The exchange of messages failed.
+    #[error(transparent)]
+    Exchange(#[from] hyper::Error),
+    /// The answer is too long, or broke off.
+    #[error("{0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl FetchError {
+    /// What is wrong with the server's certificate, if that ended the handshake.
+    pub(super) fn certificate_error(&self) -> Option<&CertificateError> {
+        let Self::Connection(error) = self else { return None };
+        match error.get_ref()?.downcast_ref::<rustls::Error>()? {
+            rustls::Error::InvalidCertificate(error) => Some(error),
+            _ => None,
+        }
+    }
 }
 
 /// TLS without verification of the server. Only for `/ca.crt`, whose hash is checked before it is used
@@ -80,47 +119,43 @@ pub(super) fn verified(
 /// Sends one request and reads the whole answer.
 ///
 /// # Errors
-/// The failure as text.
-pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, String> {
+/// [`FetchError`] when there is no whole answer.
+pub(super) async fn fetch(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, FetchError> {
     let endpoint = ask.endpoint.to_owned();
     let work = tokio::time::timeout(REQUEST_TIMEOUT, exchange(tls, ask));
-    work.await
-        .unwrap_or_else(|_| Err(format!("{endpoint} did not answer within {} s", REQUEST_TIMEOUT.as_secs())))
+    work.await.unwrap_or_else(|_| Err(FetchError::TimedOut(endpoint)))
 }
 
-async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, String> {
-    let (host, port) = host_and_port("cloud.join", ask.endpoint).map_err(|error| error.to_string())?;
-    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("{host:?} is not a host name"))?;
-    let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
-    let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await;
-    send(stream.map_err(|error| error.to_string())?, ask).await
+async fn exchange(tls: ClientConfig, ask: Ask<'_>) -> Result<FetchResponse, FetchError> {
+    let (host, port) = host_and_port("cloud.join", ask.endpoint)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| FetchError::HostName(host.to_owned()))?;
+    let stream = TcpStream::connect((host, port)).await?;
+    let stream = TlsConnector::from(Arc::new(tls)).connect(name, stream).await?;
+    send(stream, ask).await
 }
 
 /// Sends one request without encryption.
 #[cfg(test)]
-pub(super) async fn send_plain(ask: Ask<'_>) -> Result<FetchResponse, String> {
-    let stream = TcpStream::connect(ask.endpoint).await.map_err(|error| error.to_string())?;
-    send(stream, ask).await
+pub(super) async fn send_plain(ask: Ask<'_>) -> Result<FetchResponse, FetchError> {
+    send(TcpStream::connect(ask.endpoint).await?, ask).await
 }
 
 async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ask: Ask<'_>,
-) -> Result<FetchResponse, String> {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(|error| error.to_string())?;
+) -> Result<FetchResponse, FetchError> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let mut request = Request::builder().method(ask.method).uri(ask.path).header(header::HOST, ask.endpoint);
     if let Some(headers) = request.headers_mut() {
         headers.extend(ask.headers);
     }
-    let request = request.body(Full::new(ask.body)).map_err(|error| error.to_string())?;
+    let request = request.body(Full::new(ask.body))?;
     let answer = async {
-        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let response = sender.send_request(request).await?;
         let (parts, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(body, ANSWER_LEN_MAX).collect().await.map_err(FetchError::Body)?;
         let date = parts.headers.get(header::DATE).and_then(|date| http_date(date.to_str().ok()?));
-        Ok(FetchResponse { code: parts.status, date, body: body.to_bytes() })
+        Ok::<_, FetchError>(FetchResponse { code: parts.status, date, body: body.to_bytes() })
     };
     // The connection must be driven while the answer is awaited; it is dropped once the answer is complete.
     let mut connection = pin!(connection.fuse());
@@ -131,7 +166,7 @@ async fn send(
             answer = &mut answer => return answer,
             // A peer may close the connection right after its answer, which is then ready without waiting.
             ended = &mut connection, if !connection.is_terminated() => if let Err(error) = ended {
-                return Err(error.to_string());
+                return Err(error.into());
             },
         }
     }

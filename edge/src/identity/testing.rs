@@ -124,5 +124,5 @@ pub(crate) async fn get_tls(
         body: Default::default(),
     };
     let tls = verified(ca, identity, &WallClock::system()).map_err(|error| error.to_string())?;
-    Ok(fetch(tls, ask).await?.code)
+    Ok(fetch(tls, ask).await.map_err(|error| error.to_string())?.code)
 }

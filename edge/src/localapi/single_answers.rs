@@ -130,7 +130,7 @@ fn listed(store: &Store, kind: &KindInfo, item: &RawValue) -> Result<Stored, Api
     let rest = raw::without_type(item.get().as_bytes()).ok_or_else(|| unreadable("item is not an object"))?;
     let head = format!("{{\"kind\":{},\"apiVersion\":{},", json!(&*kind.kind), json!(api_version));
     let body = Bytes::from([head.as_bytes(), &rest[1..]].concat());
-    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+    let facts = facts(&body).map_err(|why| unreadable(&why.to_string()))?;
     let key = ObjectKey::new(kind.storage.clone(), &facts.namespace, &facts.name);
     let body = localized(store, &key, &facts.resource_version, body)?;
     stored(key, body)
@@ -140,13 +140,13 @@ fn listed(store: &Store, kind: &KindInfo, item: &RawValue) -> Result<Stored, Api
 fn localized(store: &Store, key: &ObjectKey, version: &str, body: Bytes) -> Result<Bytes, ApiError> {
     let held = store.revisions(key).ok().flatten();
     match held.filter(|(_, cloud)| cloud.0.to_string() == version) {
-        Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why)),
+        Some((local, _)) => stamp(&body, local.0).map_err(|why| unreadable(&why.to_string())),
         None => Ok(body),
     }
 }
 
 fn stored(key: ObjectKey, body: Bytes) -> Result<Stored, ApiError> {
-    let facts = facts(&body).map_err(|why| unreadable(&why))?;
+    let facts = facts(&body).map_err(|why| unreadable(&why.to_string()))?;
     let uid = Uid::parse(&facts.uid).map_err(|error| unreadable(&error.to_string()))?;
     let revision = facts.resource_version.parse().unwrap_or_default();
     Ok(Stored::new(key, uid, Revision(revision), body))

@@ -195,7 +195,7 @@ impl<'t> Batch<'t> {
         let own = view::plain(self.sealer, key, held)?;
         let Some(name) = kind.member() else { return Ok(own) };
         let Some(part) = splice::member(&own, name) else { return Ok(sent.clone()) };
-        splice::with_member(sent, name, part.get()).map_err(WriteError::Rejected)
+        Ok(splice::with_member(sent, name, part.get())?)
     }
 
     /// Whether the stored version need not be replaced by the delivered one: the delivery is a repeat, it is older than
@@ -345,7 +345,7 @@ impl<'t> Batch<'t> {
         let Some(old) = self.row(&row_key)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
         let body = view::plain(self.sealer, &report.key, &old)?;
         let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
-        let body = splice::with_member(&body, "status", text).map_err(WriteError::Rejected)?;
+        let body = splice::with_member(&body, "status", text)?;
         let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
         self.replace(&row_key, &report.key, Some(old), row)
     }
@@ -411,7 +411,7 @@ impl<'t> Batch<'t> {
             let views = self.views(&row.subscriptions, kind);
             row.local = self.next_revision();
             row.body = self.as_shown(key, &row.body);
-            row.body = splice::stamp(&row.body, row.local).map_err(WriteError::Rejected)?;
+            row.body = splice::stamp(&row.body, row.local)?;
             let (uid, body) = (row.version.uid.clone(), row.body.clone());
             let object = Stored::new(key.clone(), uid, Revision(row.local), body);
             self.publish(views, object, previous)?;
@@ -430,7 +430,7 @@ impl<'t> Batch<'t> {
     ) -> Result<(), WriteError> {
         let previous = self.stored(key, old)?;
         let revision = self.next_revision();
-        let body = splice::stamp(&previous.body(), revision).map_err(WriteError::Rejected)?;
+        let body = splice::stamp(&previous.body(), revision)?;
         let object = Stored::new(key.clone(), previous.uid.clone(), Revision(revision), body);
         let views = self.views(subscriptions, |_| ChangeKind::Deleted);
         self.publish(views, object, Some(previous))
@@ -512,7 +512,7 @@ fn check(object: &SharedObject) -> Result<(), Refused> {
         return Err(Refused { reason: RefusalReason::TooLarge, message });
     }
     // This also ensures that stamping works later, inside a transaction with other objects.
-    let facts = splice::facts(&object.body).map_err(|problem| malformed(&problem))?;
+    let facts = splice::facts(&object.body).map_err(|problem| malformed(&problem.to_string()))?;
     if Uid::parse(&facts.uid).ok().as_ref() != Some(&object.version.uid) {
         return Err(malformed(&format!(
             "metadata.uid is {:?}, the delivery says {}",

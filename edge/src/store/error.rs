@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tombolo_runtime::files::is_full;
 
+use super::splice::SpliceError;
+
 /// Why a change was not made. No part of it is in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum WriteError {
@@ -131,6 +133,12 @@ pub(super) fn reading(error: impl Into<redb::Error>) -> ReadError {
         return ReadError::Corrupted(error.to_string());
     }
     ReadError::Storage(error.to_string())
+}
+
+impl From<SpliceError> for WriteError {
+    fn from(error: SpliceError) -> Self {
+        Self::Rejected(error.to_string())
+    }
 }
 
 impl From<ReadError> for WriteError {

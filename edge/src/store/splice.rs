@@ -7,10 +7,40 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use thiserror::Error;
 use tombolo_apicore::raw::{span, splice};
 use tombolo_apicore::tree::tree_bytes;
 use tombolo_proto::inventory::content_hash;
 use tombolo_proto::object::ContentHash;
+
+/// Why a text is not an object whose members can be changed.
+#[derive(Debug, Error)]
+pub(crate) enum SpliceError {
+    /// The text is no JSON object.
+    #[error("it is not a JSON object: {0}")]
+    NotObject(serde_json::Error),
+    /// The text is another JSON value.
+    #[error("it is not an object")]
+    OtherValue,
+    /// The object has no metadata.
+    #[error("it has no metadata")]
+    NoMetadata,
+    /// The metadata is no object.
+    #[error("its metadata is not an object")]
+    NoMetadataObject,
+    /// A member of the metadata has a wrong type.
+    #[error("its metadata is not readable: {0}")]
+    Metadata(serde_json::Error),
+    /// The members of the metadata cannot be told apart.
+    #[error("its metadata is not an object: {0}")]
+    Members(serde_json::Error),
+    /// The parsed object would take too much memory.
+    #[error("it has too many parts")]
+    TooLarge,
+    /// Any other text that is not JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
 
 /// Members by name. If a name is repeated, the last member counts, as in Kubernetes.
 type JsonMembers<'a> = BTreeMap<Cow<'a, str>, Cow<'a, RawValue>>;
@@ -47,24 +77,23 @@ struct WithMetadata<'a> {
 /// Reads name, namespace, UID and version of an object. A text that has them can be stamped.
 ///
 /// # Errors
-/// A description, when the text is not a JSON object with a `metadata` object.
-pub(crate) fn facts(body: &[u8]) -> Result<Facts, String> {
+/// [`SpliceError`] when the text is not a JSON object with a `metadata` object.
+pub(crate) fn facts(body: &[u8]) -> Result<Facts, SpliceError> {
     let metadata = metadata(body)?;
     if !metadata.get().starts_with('{') {
-        return Err("its metadata is not an object".to_owned());
+        return Err(SpliceError::NoMetadataObject);
     }
-    serde_json::from_str(metadata.get()).map_err(|error| format!("its metadata is not readable: {error}"))
+    serde_json::from_str(metadata.get()).map_err(SpliceError::Metadata)
 }
 
 /// The text with this `metadata.resourceVersion` and without `metadata.managedFields`.
-pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, String> {
+pub(crate) fn stamp(body: &[u8], revision: u64) -> Result<Bytes, SpliceError> {
     let old = metadata(body)?;
-    let mut members: JsonMembers<'_> =
-        serde_json::from_str(old.get()).map_err(|error| format!("its metadata is not an object: {error}"))?;
+    let mut members: JsonMembers<'_> = serde_json::from_str(old.get()).map_err(SpliceError::Members)?;
     members.remove("managedFields");
-    let version = to_raw_value(&revision.to_string()).map_err(|error| error.to_string())?;
+    let version = to_raw_value(&revision.to_string())?;
     members.insert("resourceVersion".into(), Cow::Owned(version));
-    let new = serde_json::to_string(&members).map_err(|error| error.to_string())?;
+    let new = serde_json::to_string(&members)?;
     Ok(splice(body, span(body, old), &new))
 }
 
@@ -74,14 +103,14 @@ pub(crate) fn member<'a>(body: &'a [u8], name: &str) -> Option<&'a RawValue> {
 }
 
 /// The text with this value of a member.
-pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, String> {
+pub(crate) fn with_member(body: &[u8], name: &str, new: &str) -> Result<Bytes, SpliceError> {
     // An object with metadata has at least that member, so that the comma below is right.
     metadata(body)?;
     if let Some(old) = member(body, name) {
         return Ok(splice(body, span(body, old), new));
     }
-    let brace = body.iter().position(|byte| *byte == b'{').ok_or("it is not an object")?;
-    let name = serde_json::to_string(name).map_err(|error| error.to_string())?;
+    let brace = body.iter().position(|byte| *byte == b'{').ok_or(SpliceError::OtherValue)?;
+    let name = serde_json::to_string(name)?;
     Ok(splice(body, brace + 1..brace + 1, &format!("{name}:{new},")))
 }
 
@@ -97,12 +126,13 @@ const KEPT_TREE_MAX: usize = 16 * 1024 * 1024;
 
 /// An object as the cloud would deliver it, and the hash of that text. So the object of a reply is not delivered again
 /// after a reconnect. A mistake here only costs a delivery. Not for Nodes, from which the cloud removes more.
-pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
+pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), SpliceError> {
     if tree_bytes(body) > KEPT_TREE_MAX {
-        return Err("it has too many parts".to_owned());
+        return Err(SpliceError::TooLarge);
     }
-    let mut object: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut).ok_or("it has no metadata")?;
+    let mut object: Value = serde_json::from_slice(body)?;
+    let metadata =
+        object.get_mut("metadata").and_then(Value::as_object_mut).ok_or(SpliceError::NoMetadata)?;
     for member in ["managedFields", "selfLink", "resourceVersion"] {
         metadata.remove(member);
     }
@@ -117,10 +147,9 @@ pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), String> {
     Ok((body.into(), hash))
 }
 
-fn metadata(body: &[u8]) -> Result<&RawValue, String> {
-    let object: WithMetadata<'_> =
-        serde_json::from_slice(body).map_err(|error| format!("it is not a JSON object: {error}"))?;
-    object.metadata.ok_or_else(|| "it has no metadata".to_owned())
+fn metadata(body: &[u8]) -> Result<&RawValue, SpliceError> {
+    let object: WithMetadata<'_> = serde_json::from_slice(body).map_err(SpliceError::NotObject)?;
+    object.metadata.ok_or(SpliceError::NoMetadata)
 }
 
 #[cfg(test)]

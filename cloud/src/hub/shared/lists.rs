@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::select_all;
 use parking_lot::Mutex;
+use thiserror::Error;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 use tombolo_proto::limits::FOLLOWED_MAX;
@@ -19,7 +20,7 @@ use tombolo_runtime::doubled;
 use super::{SharedWatch, too_many};
 use crate::hub::interned::Stored;
 use crate::hub::subscriptions::Closed;
-use crate::kube::{Caller, Kube, ListTurn};
+use crate::kube::{CallError, Caller, Kube, ListTurn};
 
 /// Pause after a first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -103,6 +104,38 @@ impl Order {
     }
 }
 
+/// Why a list proves nothing.
+#[derive(Debug, Error)]
+pub(in crate::hub) enum ListError {
+    /// The watch's own list is running.
+    #[error("the watch itself is listing")]
+    WatchLists,
+    /// The watch's own list began meanwhile.
+    #[error("the watch itself has started to list")]
+    WatchBeganToList,
+    /// There is nothing to list for.
+    #[error("the watch has ended")]
+    Ended,
+    /// More objects were deleted meanwhile than are remembered.
+    #[error("too many objects were deleted meanwhile")]
+    TooManyDeletions,
+    /// The call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The API server refuses the list.
+    #[error("{0}")]
+    Refused(String),
+    /// The objects do not fit; the watch has ended.
+    #[error("{}", .0.reason)]
+    Closed(Closed),
+}
+
+impl From<Closed> for ListError {
+    fn from(closed: Closed) -> Self {
+        Self::Closed(closed)
+    }
+}
+
 /// Drops the state of a running list, however the list ends.
 struct Listing<'w>(&'w SharedWatch);
 
@@ -180,12 +213,12 @@ impl SharedWatch {
     /// partial list is dropped.
     ///
     /// # Errors
-    /// The reason why the list proves nothing.
-    pub(in crate::hub) async fn list(&self, kube: &Kube, node: &ListTurn) -> Result<(), String> {
+    /// [`ListError`] says why the list proves nothing.
+    pub(in crate::hub) async fn list(&self, kube: &Kube, node: &ListTurn) -> Result<(), ListError> {
         let number = self.lists.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let relists = {
             let mut order = self.order.lock();
-            let relists = order.relists().ok_or("the watch itself is listing")?;
+            let relists = order.relists().ok_or(ListError::WatchLists)?;
             order.gone = Some(HashMap::new());
             relists
         };
@@ -208,42 +241,37 @@ impl SharedWatch {
                 }
             }
         });
-        match answer.await {
-            Err(error) => return Err(error.to_string()),
-            Ok(Some(answer)) => return Err(answer.message()),
-            Ok(None) => {}
+        if let Some(answer) = answer.await? {
+            return Err(ListError::Refused(answer.message()));
         }
-        if let Some(closed) = full {
-            self.fail(&closed);
-            return Err(closed.reason);
+        let entered = match full {
+            Some(closed) => Err(closed.into()),
+            None => self.enter(brought, relists),
+        };
+        if let Err(ListError::Closed(closed)) = &entered {
+            self.fail(closed);
         }
-        self.enter(brought, relists)?;
+        entered?;
         self.crowds.lock().list_ends(true);
         self.lists.complete.fetch_max(number, Ordering::SeqCst);
         *self.lists.rest.lock() = Rest::default();
         Ok(())
     }
 
-    fn enter(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<(), String> {
-        let entered = self.enter_in_order(brought, relists)?;
-        match entered.and_then(|()| self.check_size()) {
-            Ok(()) => Ok(()),
-            Err(closed) => {
-                self.fail(&closed);
-                Err(closed.reason)
-            }
-        }
+    fn enter(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<(), ListError> {
+        self.enter_in_order(brought, relists)?;
+        Ok(self.check_size()?)
     }
 
-    fn enter_in_order(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<Result<(), Closed>, String> {
+    fn enter_in_order(&self, brought: Vec<Arc<Stored>>, relists: u64) -> Result<(), ListError> {
         let mut order = self.order.lock();
         if order.relists() != Some(relists) {
-            return Err("the watch itself has started to list".to_owned());
+            return Err(ListError::WatchBeganToList);
         }
         if self.has_failed() {
-            return Err("the watch has ended".to_owned());
+            return Err(ListError::Ended);
         }
-        let gone = order.gone.take().ok_or("too many objects were deleted meanwhile")?;
+        let gone = order.gone.take().ok_or(ListError::TooManyDeletions)?;
         for stored in brought {
             let (key, revision) = (&stored.object.key, stored.object.version.revision);
             let known = self.objects.get(key).map(|known| known.object.version.revision);
@@ -257,9 +285,9 @@ impl SharedWatch {
                     self.leave_out(&key);
                     continue;
                 }
-                return Ok(Err(self.interned.payers.refuse(&lack)));
+                return Err(self.interned.payers.refuse(&lack).into());
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 }

@@ -95,7 +95,7 @@ impl Batch<'_> {
         if row.version.revision == revision {
             return Ok(Some(view::plain(self.sealer, &learned.key, &row)?));
         }
-        splice::stamp(&learned.body, row.local.saturating_sub(1)).map(Some).map_err(WriteError::Rejected)
+        Ok(Some(splice::stamp(&learned.body, row.local.saturating_sub(1))?))
     }
 
     /// The subscriptions that want a new object: complete subscriptions of its whole resource or namespace, and the
