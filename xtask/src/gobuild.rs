@@ -19,6 +19,13 @@ pub(crate) fn go(modules: &Path) -> Command {
     command
 }
 
+/// The folder of downloaded modules; none without Go.
+pub(crate) fn module_cache() -> Option<PathBuf> {
+    let answer = Command::new("go").args(["env", "GOMODCACHE"]).output().ok()?;
+    let path = String::from_utf8(answer.stdout).ok()?.trim().to_owned();
+    (answer.status.success() && !path.is_empty()).then(|| path.into())
+}
+
 /// Lets a build fill a folder, completely or not at all.
 pub(crate) fn into_folder(folder: &Path, build: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let started = Instant::now();

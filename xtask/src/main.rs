@@ -14,6 +14,7 @@ mod gobuild;
 mod goclients;
 mod lint;
 mod measure;
+mod nightly;
 mod quick;
 mod run;
 mod test;
@@ -53,6 +54,9 @@ enum Recipe {
     /// Alter recorded traffic in every place, frame by frame: a replay must detect each change. The tests alter one
     /// frame of each form.
     Mutations,
+    /// Run what takes longer than each change can wait for: many random cases, fuzzing, crashes, recorded traffic, Kubernetes'
+    /// own end-to-end suite. The last lines are a table.
+    Nightly(nightly::NightlyOptions),
     /// Measure the DNS server, the wrapper and the memory of a node's agent and print a table.
     EdgeBench(measure::Options),
     /// Attack a hub as one node and as a stranger, and print the cost for the hub and for honest nodes.
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
         Recipe::Authz(options) => authz::run(&options),
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Mutations => mutations(),
+        Recipe::Nightly(options) => nightly::run(&options),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => measure::edge_bench(&options),
         Recipe::Hostile(options) => measure::hostile(&options),
@@ -105,7 +110,14 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+
+    #[test]
+    fn the_options_of_all_recipes_fit_together() {
+        Arguments::command().debug_assert();
+    }
 
     #[test]
     fn who_asks_for_no_cases_is_refused() {

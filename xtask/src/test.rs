@@ -12,9 +12,11 @@ use crate::{components, goclients, run};
 
 mod pool;
 mod repeat;
+mod seed;
 
 use repeat::Report;
-pub(crate) use repeat::run_some;
+pub(crate) use repeat::{run_allowing_skips, run_some};
+pub(crate) use seed::Seed;
 
 /// Variable that lets tests that need a cluster skip themselves.
 const WITHOUT_CLUSTER_VARIABLE: &str = "TOMBOLO_WITHOUT_CLUSTER";
@@ -48,20 +50,34 @@ pub(crate) struct TestOptions {
     #[arg(long)]
     install: bool,
 
-    /// Arguments for `cargo test`, for example `-p tombolo-proto` or `-- session`.
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    /// Test only this package. Can be repeated; must come before other arguments for `cargo test`.
+    #[arg(short, long = "package", value_name = "NAME")]
+    packages: Vec<String>,
+
+    /// Further arguments for `cargo test`, for example `--lib` or a part of the names of tests.
+    #[arg(allow_hyphen_values = true)]
     cargo_arguments: Vec<String>,
+
+    /// Arguments for the test programs, for example `--exact NAME`.
+    #[arg(last = true)]
+    program_arguments: Vec<String>,
 }
 
 pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let started = Instant::now();
+    options.check()?;
     prepare(options)?;
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
-    let command = cargo_test(options, &skip_log)?;
+    let seed = Seed::of_this_run()?;
+    let command = || cargo_test(options, seed, &skip_log);
+    let first = command()?;
     if options.needs(|package| package == WHOLE_SYSTEM) {
         build_programs()?;
     }
-    let outcome = run_tests(options, command, &skip_log);
+    let outcome = run_tests(options, first, command, &skip_log);
+    if outcome.is_err() {
+        eprintln!("random tests of this run began with {seed}");
+    }
     let skipped = take_lines(&skip_log);
     eprintln!("tests ran {} s; skipped: {}", started.elapsed().as_secs(), skipped.len());
     for test in &skipped {
@@ -75,15 +91,41 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
 }
 
 impl TestOptions {
+    /// Rejects a package among the arguments that are passed on: what its tests need would not be prepared.
+    fn check(&self) -> Result<()> {
+        match self
+            .for_cargo()
+            .find(|argument| argument.starts_with("-p") || argument.starts_with("--package"))
+        {
+            Some(argument) => bail!("{argument} must come before other arguments for `cargo test`"),
+            None => Ok(()),
+        }
+    }
+
+    /// The arguments for `cargo test` itself. After the first of them, clap passes a `--` on as it is.
+    fn for_cargo(&self) -> impl Iterator<Item = &str> {
+        self.cargo_arguments.iter().map(String::as_str).take_while(|argument| *argument != "--")
+    }
+
+    /// Whether nothing limits which tests run, and how.
+    fn is_everything(&self) -> bool {
+        self.packages.is_empty() && self.cargo_arguments.is_empty() && self.program_arguments.is_empty()
+    }
+
     /// Whether the tests of a selected package have a need. Without a selection, all packages are.
     fn needs(&self, has: impl Fn(&str) -> bool) -> bool {
-        let packages = packages(&self.cargo_arguments);
-        packages.is_empty() || packages.into_iter().any(has)
+        self.packages.is_empty() || self.packages.iter().any(|package| has(package))
     }
 
     /// Whether the tests need the programs of Kubernetes.
     fn needs_kubernetes(&self) -> bool {
         !self.without_cluster && self.needs(|package| !WITHOUT_KUBERNETES.contains(&package))
+    }
+
+    /// Whether tests run, and are not just listed or built.
+    fn runs_tests(&self) -> bool {
+        let mut arguments = self.cargo_arguments.iter().chain(&self.program_arguments);
+        !arguments.any(|argument| matches!(argument.as_str(), "--no-run" | "--list" | "--help" | "-h"))
     }
 }
 
@@ -105,16 +147,27 @@ fn prepare(options: &TestOptions) -> Result<()> {
     Ok(())
 }
 
-/// Runs every test once, then repeats the failed tests alone. Whole-system tests start dozens of programs on two cores,
-/// so a missed deadline there says nothing about the product. Both outcomes are printed.
-fn run_tests(options: &TestOptions, mut command: Command, skip_log: &Path) -> Result<()> {
-    let first = match options.cargo_arguments.as_slice() {
-        [] => everything(&mut command)?,
-        arguments => Report::of(command.args(arguments))?,
+/// Runs every test once, then repeats the failed tests alone, with the same seed. The repetition only tells whether a
+/// test fails always or sometimes. The run has failed in both cases: a test that fails sometimes is a defect of the
+/// test or of the product, and nobody looks for the defects of a run that has passed.
+fn run_tests(
+    options: &TestOptions,
+    mut command: Command,
+    again: impl Fn() -> Result<Command>,
+    skip_log: &Path,
+) -> Result<()> {
+    let first = if options.is_everything() {
+        everything(&mut command)?
+    } else {
+        command.args(&options.cargo_arguments);
+        if !options.program_arguments.is_empty() {
+            command.arg("--").args(&options.program_arguments);
+        }
+        Report::of(&mut command)?
     };
     if first.success() {
         let skipped = u64::try_from(lines(skip_log).len())?;
-        if first.is_empty(skipped) && runs_tests(&options.cargo_arguments) {
+        if first.is_empty(skipped) && options.runs_tests() {
             bail!(
                 "no test ran, and {skipped} were skipped: no test matches the filter, or none can run on this machine"
             );
@@ -123,16 +176,8 @@ fn run_tests(options: &TestOptions, mut command: Command, skip_log: &Path) -> Re
     }
     let Some(failed) = first.worth_repeating() else { bail!("tests failed: see above") };
     eprintln!("{} tests failed; running them once more", failed.len());
-    let mut command = cargo_test(options, skip_log)?;
-    let own = options.cargo_arguments.iter().take_while(|argument| *argument != "--");
-    let second = Report::of(command.args(own).args(["--", "--exact"]).args(failed))?;
-    if !second.has_passed(failed) {
-        bail!("tests failed twice: see above");
-    }
-    for name in failed {
-        eprintln!("  failed at first and passed when repeated: {name}");
-    }
-    Ok(())
+    let second = Report::of(again()?.args(options.for_cargo()).args(["--", "--exact"]).args(failed))?;
+    bail!("{}", second.as_repetition(failed))
 }
 
 /// Builds the programs of a `cargo test` command and runs those that are wanted and need no cluster. A program is named
@@ -172,12 +217,14 @@ fn everything(command: &mut Command) -> Result<Report> {
 }
 
 /// `cargo test` with the environment that the tests need. Builds missing programs first.
-fn cargo_test(options: &TestOptions, skip_log: &Path) -> Result<Command> {
+fn cargo_test(options: &TestOptions, seed: Seed, skip_log: &Path) -> Result<Command> {
     let mut command = run::cargo();
     command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
-    if packages(&options.cargo_arguments).is_empty() {
+    seed.give_to(&mut command);
+    if options.packages.is_empty() {
         command.args(["--workspace", "--features", FEATURES]);
     }
+    command.args(options.packages.iter().flat_map(|package| ["-p", package]));
     if options.without_cluster {
         command.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
     } else if options.needs_kubernetes() {
@@ -192,26 +239,6 @@ fn cargo_test(options: &TestOptions, skip_log: &Path) -> Result<Command> {
 /// of its own package, so tests of another package would find no program, or an old one.
 pub(crate) fn build_programs() -> Result<()> {
     run::check(run::cargo().args(["build", "--locked", "--workspace", "--bins", "--features", FEATURES]))
-}
-
-/// Whether these arguments run tests, and do not just list them or build their programs.
-fn runs_tests(arguments: &[String]) -> bool {
-    !arguments.iter().any(|argument| matches!(argument.as_str(), "--no-run" | "--list" | "--help" | "-h"))
-}
-
-/// The packages that these arguments of `cargo test` select.
-fn packages(arguments: &[String]) -> Vec<&str> {
-    let mut flags = arguments.iter().map(String::as_str).take_while(|argument| *argument != "--");
-    let mut packages = Vec::new();
-    while let Some(flag) = flags.next() {
-        let attached = ["--package=", "-p=", "-p"].iter().find_map(|name| flag.strip_prefix(name));
-        match attached.filter(|name| !name.is_empty()) {
-            _ if flag == "--package" || flag == "-p" => packages.extend(flags.next()),
-            Some(name) => packages.push(name),
-            None => {}
-        }
-    }
-    packages
 }
 
 /// The skipped tests so far, one per line; empty if the file does not exist.
@@ -231,24 +258,33 @@ fn take_lines(log: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: TestOptions,
+    }
+
+    fn options(line: &str) -> TestOptions {
+        let words = ["test"].into_iter().chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).options
+    }
 
     #[test]
     fn what_only_builds_or_lists_tests_may_run_none() {
-        let runs = |arguments: &[&str]| {
-            runs_tests(&arguments.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>())
-        };
-        assert!(runs(&[]) && runs(&["-p", "tombolo-proto", "--", "session"]));
-        assert!(!runs(&["--no-run"]) && !runs(&["-p", "tombolo-proto", "--", "--list"]));
+        for runs in ["", "session", "-p tombolo-proto -- session", "--lib -- --exact a"] {
+            assert!(options(runs).runs_tests(), "{runs}");
+        }
+        for runs_none in ["--no-run", "-p tombolo-proto -- --list", "--lib -- --list"] {
+            assert!(!options(runs_none).runs_tests(), "{runs_none}");
+        }
     }
 
     #[test]
     fn a_package_is_tested_with_what_its_tests_need() {
-        let options = |line: &str| TestOptions {
-            without_cluster: false,
-            install: false,
-            cargo_arguments: line.split_whitespace().map(str::to_owned).collect(),
-        };
         let needs = |line: &str| {
             let options = options(line);
             (options.needs(|package| package == WHOLE_SYSTEM), options.needs_kubernetes())
@@ -263,6 +299,31 @@ mod tests {
         }
         for alone in ["-p tombolo-proto", "-ptombolo-proto -- session", "--package tombolo-grid --lib"] {
             assert_eq!(needs(alone), (false, false), "{alone}");
+        }
+    }
+
+    #[test]
+    fn arguments_reach_cargo_and_the_test_programs() {
+        let own = options("-p a --without-cluster --test replay x -- --exact y");
+        assert!(own.without_cluster && own.packages == ["a"]);
+        assert_eq!(own.cargo_arguments, ["--test", "replay", "x", "--", "--exact", "y"]);
+        assert_eq!(own.for_cargo().collect::<Vec<_>>(), ["--test", "replay", "x"]);
+        let filtered = options("-p a -- --exact y");
+        assert!(filtered.cargo_arguments.is_empty() && filtered.program_arguments == ["--exact", "y"]);
+        assert!(options("--without-cluster").is_everything());
+        for limited in ["-p a", "session", "-- session"] {
+            assert!(!options(limited).is_everything(), "{limited}");
+        }
+    }
+
+    #[test]
+    fn a_package_after_other_arguments_is_rejected() {
+        for line in ["--lib -p tombolo-tests", "session --package=tombolo-tests"] {
+            let said = options(line).check().unwrap_err().to_string();
+            assert!(said.contains("must come before"), "{line}: {said}");
+        }
+        for line in ["-p tombolo-tests --lib", "--lib -- -p", "-- -p"] {
+            assert!(options(line).check().is_ok(), "{line}");
         }
     }
 }

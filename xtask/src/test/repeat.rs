@@ -30,9 +30,17 @@ pub(crate) struct Report {
 /// # Errors
 /// A test fails, none runs, or the command cannot be started.
 pub(crate) fn run_some(command: &mut Command) -> Result<()> {
+    run_allowing_skips(command.env_remove(WITHOUT_CLUSTER_VARIABLE))
+}
+
+/// The same where the environment of the command says whether a test may be skipped.
+///
+/// # Errors
+/// See [`run_some`].
+pub(crate) fn run_allowing_skips(command: &mut Command) -> Result<()> {
     let line = run::describe(command);
     eprintln!("$ {line}");
-    Report::of(command.env_remove(WITHOUT_CLUSTER_VARIABLE))?.verdict(&line)
+    Report::of(command)?.verdict(&line)
 }
 
 impl Report {
@@ -116,9 +124,23 @@ impl Report {
         (!self.success && few && self.unfinished == 0).then_some(&self.failed)
     }
 
-    /// Whether each of these tests ran and passed.
-    pub(super) fn has_passed(&self, names: &BTreeSet<String>) -> bool {
-        self.success && self.failed.is_empty() && names.is_subset(&self.passed)
+    /// What this run says about tests that failed in the run before.
+    pub(super) fn as_repetition(&self, failed: &BTreeSet<String>) -> String {
+        let of = |outcome: &str, names: Vec<&str>| match names.len() {
+            0 => String::new(),
+            _ => format!("\n  {outcome}: {}", names.join(", ")),
+        };
+        let both = |name: &&String| self.failed.contains(*name);
+        let once = |name: &&String| self.passed.contains(*name) && !both(name);
+        let neither = |name: &&String| !self.passed.contains(*name) && !both(name);
+        let select =
+            |which: &dyn Fn(&&String) -> bool| failed.iter().filter(which).map(String::as_str).collect();
+        format!(
+            "tests failed: see above{}{}{}",
+            of("failed twice", select(&both)),
+            of("failed at first and passed when repeated", select(&once)),
+            of("failed at first and did not run when repeated", select(&neither)),
+        )
     }
 }
 
@@ -156,11 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn a_second_run_counts_only_for_tests_that_ran_in_it() {
-        let second = report(true, "running 1 test\ntest c ... ok\ntest result: ok. 1 passed; 0 failed\n");
-        assert!(second.has_passed(&names(&["c"])));
-        assert!(!second.has_passed(&names(&["c", "src/lib.rs - d (line 3)"])));
-        assert!(!report(false, "test c ... ok").has_passed(&names(&["c"])));
+    fn a_repetition_tells_which_tests_fail_only_sometimes() {
+        let second = report(false, "test a ... FAILED\ntest c ... ok\ntest e ... ok\ntest e ... FAILED\n");
+        let said = second.as_repetition(&names(&["a", "c", "d", "e"]));
+        let lines: Vec<&str> = said.lines().collect();
+        let wanted = [
+            "tests failed: see above",
+            "  failed twice: a, e",
+            "  failed at first and passed when repeated: c",
+            "  failed at first and did not run when repeated: d",
+        ];
+        assert_eq!(lines, wanted, "a name that several programs have failed if it failed in one");
     }
 
     #[test]
