@@ -18,6 +18,16 @@ pub fn times(variable: &str, usual: u64) -> u64 {
     at_least_once(variable, asked(variable).unwrap_or(usual))
 }
 
+/// Cases of a property that does not use proptest's default: the number in proptest's own variable, or `usual`. A
+/// configuration with a number of its own would ignore the variable.
+///
+/// # Panics
+/// The variable is not a number, is 0 or is out of range.
+#[must_use]
+pub fn cases(usual: u32) -> u32 {
+    u32::try_from(times("PROPTEST_CASES", usual.into())).expect("PROPTEST_CASES is too large")
+}
+
 fn number(variable: &str, text: &str) -> u64 {
     text.parse().unwrap_or_else(|error| panic!("{variable}={text:?} is not a number: {error}"))
 }

@@ -1,14 +1,16 @@
 //! Runs the bodies of fuzz targets on stable Rust, for a bounded number of inputs: random bytes and damaged valid
 //! inputs.
 //!
-//! The seed of a run is printed. `TOMBOLO_FUZZ_SEED=<seed>` repeats the run and `TOMBOLO_FUZZ_RUNS` sets the number of
-//! inputs.
+//! Each input has a seed of its own, which is printed when the body panics: `TOMBOLO_SEED=<seed>` makes it the first
+//! random input. `TOMBOLO_FUZZ_SECONDS` sets a time for each body instead of a number of inputs.
+
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, RngCore};
 
-use crate::{asked, times};
+use crate::{asked, seeds};
 
 /// Longest piece of a valid input that is inserted into another one, in bytes.
 const PIECE_LEN_MAX: usize = 40;
@@ -16,22 +18,31 @@ const PIECE_LEN_MAX: usize = 40;
 /// Calls `body` with the valid inputs, then `runs` times with mutations of them and with random noise.
 ///
 /// # Panics
-/// `body` panics, a variable is not a number, or the number of runs is 0.
+/// `body` panics, or a variable is not a number.
 pub fn fuzz(name: &str, runs: u64, valid: &[Vec<u8>], body: fn(&[u8])) {
-    let seed = asked("TOMBOLO_FUZZ_SEED").unwrap_or_else(|| rand::rng().next_u64());
-    println!("{name}: TOMBOLO_FUZZ_SEED={seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
     valid.iter().for_each(|input| body(input));
-    for _ in 0..times("TOMBOLO_FUZZ_RUNS", runs) {
-        let mut input = match valid.choose(&mut rng) {
-            Some(input) if rng.random_ratio(9, 10) => input.clone(),
-            _ => noise(&mut rng),
-        };
-        for _ in 0..rng.random_range(0..6) {
-            mutate(&mut rng, &mut input, valid);
+    let end = asked("TOMBOLO_FUZZ_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut inputs = 0_u64;
+    for seed in seeds(end.map_or(runs, |_| u64::MAX)) {
+        body(&input(&mut seed.rng(), valid));
+        inputs += 1;
+        if end.is_some_and(|end| Instant::now() >= end) {
+            break;
         }
-        body(&input);
     }
+    println!("{name}: {inputs} random inputs");
+}
+
+/// A mutation of a valid input, or noise.
+fn input(rng: &mut StdRng, valid: &[Vec<u8>]) -> Vec<u8> {
+    let mut input = match valid.choose(rng) {
+        Some(input) if rng.random_ratio(9, 10) => input.clone(),
+        _ => noise(rng),
+    };
+    for _ in 0..rng.random_range(0..6) {
+        mutate(rng, &mut input, valid);
+    }
+    input
 }
 
 fn noise(rng: &mut StdRng) -> Vec<u8> {

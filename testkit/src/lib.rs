@@ -13,10 +13,11 @@ mod kube_controllers;
 mod process;
 #[cfg(feature = "cluster")]
 mod ready_node;
+mod seed;
 mod wait;
 
 pub use alone::{Growth, alone};
-pub use asked::{asked, times};
+pub use asked::{asked, cases, times};
 pub use components::{
     Components, MissingComponents, components, coredns, go_clients, kube_proxy, kubelet, record_skip,
     record_skip_for, skips_allowed,
@@ -29,6 +30,7 @@ pub use kube_controllers::{JSON, KubeControllers, PROTOBUF};
 pub use process::{Child, bind_both, free_port};
 #[cfg(feature = "cluster")]
 pub use ready_node::ReadyNode;
+pub use seed::{Seed, seed, seeds};
 pub use wait::{wait_for, wait_for_value, wait_until};
 
 /// Skips the test if there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that. If they are

@@ -95,9 +95,8 @@ async fn compare(maps: &Objects<ConfigMap>, beliefs: &Beliefs) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_kill_at_any_time_loses_no_answered_write() {
-    let seed = rand::rng().random::<u64>();
-    println!("seed {seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
+    let seed = tombolo_testkit::seed();
+    let mut rng = seed.rng();
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let beliefs = Beliefs::default();
     let mut newest = 0;

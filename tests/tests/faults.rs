@@ -285,7 +285,7 @@ async fn a_large_object_does_not_delay_leases_of_kube_apiserver() {
 
 /// Incompressible text.
 fn noise(length: usize) -> String {
-    use rand::Rng as _;
-    let mut random = rand::rng();
+    use rand::{Rng as _, SeedableRng as _};
+    let mut random = rand::rngs::StdRng::seed_from_u64(1);
     (0..length).map(|_| char::from(random.sample(rand::distr::Alphanumeric))).collect()
 }

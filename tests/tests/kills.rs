@@ -7,10 +7,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Client;
 use kube::api::{Patch, PatchParams, PostParams};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use rand::Rng;
 use serde_json::{Value, json};
-use tombolo_testkit::{times, wait_for, wait_for_value};
+use tombolo_testkit::{seed, times, wait_for, wait_for_value};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
@@ -157,7 +156,8 @@ async fn kills_while_it_writes_lose_nothing() {
     world.set_edge_settings(json!({"simulatePods": false, "node": {"register": false}}));
     world.start_edge(NODE).await.unwrap();
     let mut writer = registered(&world, &objects).await;
-    let mut rng = StdRng::seed_from_u64(kills);
+    let seed = seed();
+    let mut rng = seed.rng();
     world.kill_cloud();
     for kill in 1..=kills {
         let life = Duration::from_millis(rng.random_range(1..=LIFE_MILLIS_MAX));

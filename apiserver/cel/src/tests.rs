@@ -426,8 +426,6 @@ fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
     #[test]
     fn no_expression_panics_and_every_one_ends(text in expression()) {
         let (environment, given) = dynamic(json!({"list": [3, 1, 2, "a", null, {"x": [1]}], "name": "aäb"}));

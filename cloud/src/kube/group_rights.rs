@@ -173,7 +173,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(500))]
+        #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(500)))]
         #[test]
         fn two_questions_never_share_an_answer(allowed in attributes(), other in attributes(), second: bool) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();

@@ -192,7 +192,7 @@ fn shown(cluster: &Cluster, graph: &Graph<String>, name: &str) -> Option<Value> 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(512)))]
 
     /// A reader that recomputes what the graph names after each change always shows what the rules require.
     #[test]

@@ -1,8 +1,8 @@
 //! Random schedules: faults in any order, then everything heals and must converge.
 
-use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
+use rand::RngCore;
 use tombolo_proto::limits::HELLO_INVENTORY_MAX;
+use tombolo_testkit::{Seed, seeds};
 
 use super::harness::ops::{Op, fuzz, run_crowded};
 use super::harness::oracle::Coverage;
@@ -19,9 +19,8 @@ const CROWDED: u64 = 100;
 /// Number of hostile peers in one test run.
 const HOSTILE: u64 = 20_000;
 
-/// Prints the seed when the test fails.
+/// Prints the operations when the test fails.
 struct Report {
-    seed: u64,
     /// Objects held from the beginning.
     crowd: usize,
     operations: Vec<u8>,
@@ -30,11 +29,7 @@ struct Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Self { seed, crowd, .. } = self;
-            eprintln!(
-                "the schedule of seed {seed}, begun with {crowd} objects, failed; with TOMBOLO_SEED={seed} this test \
-                 runs it alone; its operations:"
-            );
+            eprintln!("the schedule began with {} objects; its operations:", self.crowd);
             for (number, pair) in self.operations.get(4..).unwrap_or_default().chunks_exact(2).enumerate() {
                 eprintln!("  {number}: {:?}", Op::from_bytes(pair[0], pair[1]));
             }
@@ -42,36 +37,24 @@ impl Drop for Report {
     }
 }
 
-fn run(seed: u64) -> Coverage {
+fn run(seed: &Seed) -> Coverage {
     run_with(seed, 0)
 }
 
-fn run_with(seed: u64, crowd: usize) -> Coverage {
-    let mut random = StdRng::seed_from_u64(seed);
+fn run_with(seed: &Seed, crowd: usize) -> Coverage {
+    let mut random = seed.rng();
     let operations = 8 + random.next_u32() as usize % 100;
     let mut bytes = vec![0; 4 + 2 * operations];
     random.fill_bytes(&mut bytes);
-    let report = Report { seed, crowd, operations: bytes };
+    let report = Report { crowd, operations: bytes };
     run_crowded(&report.operations, crowd).oracle.coverage
-}
-
-/// The single seed to run again.
-fn only() -> Option<u64> {
-    tombolo_testkit::asked("TOMBOLO_SEED")
 }
 
 #[test]
 fn ten_thousand_random_schedules_converge() {
-    if let Some(seed) = only() {
-        run(seed);
-        return;
-    }
-    KNOWN.into_iter().for_each(|seed| _ = run(seed));
-    let first = rand::rng().next_u64();
-    println!("seeds from {first}");
     let schedules = tombolo_testkit::times("TOMBOLO_SCHEDULES", SCHEDULES);
-    let seeds = (0..schedules).map(|number| first.wrapping_add(number));
-    let total = seeds.map(run).fold(Coverage::default(), Coverage::add);
+    let total = seeds(schedules).map(|seed| run(&seed)).fold(Coverage::default(), Coverage::add);
+    KNOWN.into_iter().for_each(|seed| _ = run(&Seed::fixed(seed)));
     // Schedules that never reach the rare paths would prove nothing.
     let Coverage {
         upserts,
@@ -113,14 +96,8 @@ fn ten_thousand_random_schedules_converge() {
 /// Above the limit of the hello, every reconnect uses a digest, and complete inventories where it differs.
 #[test]
 fn schedules_above_the_hello_limit_converge() {
-    if let Some(seed) = only() {
-        run_with(seed, HELLO_INVENTORY_MAX);
-        return;
-    }
-    let first = rand::rng().next_u64();
-    println!("seeds from {first}");
-    let total = (0..CROWDED)
-        .map(|number| run_with(first.wrapping_add(number), HELLO_INVENTORY_MAX))
+    let total = seeds(CROWDED)
+        .map(|seed| run_with(&seed, HELLO_INVENTORY_MAX))
         .fold(Coverage::default(), Coverage::add);
     // The edge holds the crowd from the beginning; the oracle would have reported it if it were sent again.
     assert!(total.connections > CROWDED && total.upserts > CROWDED, "{total:?}");
@@ -129,20 +106,16 @@ fn schedules_above_the_hello_limit_converge() {
 /// The other half of the fuzz target on stable, for a bounded time.
 #[test]
 fn hostile_peers_break_nothing() {
-    let only = only();
-    let first = only.unwrap_or_else(|| rand::rng().next_u64());
-    for number in 0..if only.is_some() { 1 } else { HOSTILE } {
-        let seed = first.wrapping_add(number);
-        let mut random = StdRng::seed_from_u64(seed);
+    for seed in seeds(HOSTILE) {
+        let mut random = seed.rng();
         let mut bytes = vec![0; 4 * (2 + random.next_u32() as usize % 60)];
         random.fill_bytes(&mut bytes);
         // Most sessions must get past the handshake to reach anything else.
-        if !seed.is_multiple_of(8) {
-            bytes[..4].copy_from_slice(&[u8::from(!seed.is_multiple_of(2)), 1, 0, 0]);
+        let number = seed.number();
+        if !number.is_multiple_of(8) {
+            bytes[..4].copy_from_slice(&[u8::from(!number.is_multiple_of(2)), 1, 0, 0]);
         }
         bytes.insert(0, 255);
-        let report = Report { seed, crowd: 0, operations: Vec::new() };
         fuzz(&bytes);
-        drop(report);
     }
 }

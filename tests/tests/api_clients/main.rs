@@ -9,9 +9,8 @@ mod writes;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
-use tombolo_testkit::{asked, cluster_or_skip, go_clients, wait_for};
+use rand::Rng;
+use tombolo_testkit::{cluster_or_skip, go_clients, seed, wait_for};
 
 use go::GoClients;
 use kube_rs::Reflectors;
@@ -52,9 +51,8 @@ struct Held {
 async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
     cluster_or_skip!("watchers_that_are_cut_at_random_all_end_up_with_what_is_stored");
     let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
-    let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
-    println!("seed {seed}: set TOMBOLO_SEED to repeat it");
-    let mut rng = StdRng::seed_from_u64(seed);
+    let seed = seed();
+    let mut rng = seed.rng();
     let mut server = Server::start().await.unwrap();
     let mut writes = Writes::new(server.client().await.unwrap()).await.unwrap();
     let mut lists = GoClients::start(&program, &server.kubeconfig(), GO_WATCHERS, false).unwrap();

@@ -2,7 +2,7 @@
 //! same requests.
 //!
 //! A seed defines a world of roles and bindings and [`WORLD`] cases in it. Some seeds always run, and a new one each
-//! time. `TOMBOLO_SEED` sets the first seed instead, and `TOMBOLO_AUTHZ_CASES` sets how many cases run from there on,
+//! time. `TOMBOLO_SEED` sets the new seed. With `TOMBOLO_AUTHZ_CASES`, so many cases run from the new seed on instead,
 //! each world with the next seed (`cargo xtask authz`).
 
 mod cases;
@@ -13,10 +13,8 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use futures::StreamExt;
-use rand::SeedableRng;
-use rand::rngs::StdRng;
 use serde_json::{Value, json};
-use tombolo_testkit::{asked, cluster_or_skip, times};
+use tombolo_testkit::{Seed, asked, cluster_or_skip, seeds, times};
 
 use cases::Case;
 use rights::World;
@@ -44,15 +42,9 @@ const EDGE_NODES: &str = "tombolo:edge-nodes";
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The seeds of this run's worlds.
-fn seeds() -> Vec<u64> {
-    let fresh = || u64::from(rand::random::<u32>());
-    match (asked("TOMBOLO_SEED"), asked(CASES)) {
-        (None, None) => FIXED.into_iter().chain([fresh()]).collect(),
-        (seed, _) => {
-            let first = seed.unwrap_or_else(fresh);
-            (0..times(CASES, WORLD).div_ceil(WORLD)).map(|number| first.wrapping_add(number)).collect()
-        }
-    }
+fn worlds() -> impl Iterator<Item = Seed> {
+    let fixed: &[u64] = if asked(CASES).is_none() { &FIXED } else { &[] };
+    seeds(times(CASES, WORLD).div_ceil(WORLD)).chain(fixed.iter().copied().map(Seed::fixed))
 }
 
 /// The result of a run.
@@ -77,7 +69,7 @@ impl Outcome {
                 Verdict::Denied | Verdict::Unauthenticated => self.refused += 1,
             },
             (real, ours) => {
-                let mut text = format!("seed {seed}, case {number}: {case:?}");
+                let mut text = format!("TOMBOLO_SEED={seed}, case {number}: {case:?}");
                 for (whose, answer) in [("real", real), ("ours", ours)] {
                     let _ = write!(text, "\n  {whose} {answer:?}");
                 }
@@ -88,9 +80,9 @@ impl Outcome {
     }
 }
 
-async fn compare(seed: u64, real: &Server, ours: &Server, outcome: &mut Outcome) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let world = World::of(seed, &mut rng);
+async fn compare(seed: &Seed, real: &Server, ours: &Server, outcome: &mut Outcome) {
+    let mut rng = seed.rng();
+    let world = World::of(seed.number(), &mut rng);
     let cases: Vec<Case> = (0..WORLD).map(|_| Case::of(&world, &mut rng)).collect();
     let (tokens, our_tokens) = tokio::join!(world.install(real), world.install(ours));
     let (tokens, our_tokens) = (tokens.unwrap(), our_tokens.unwrap());
@@ -100,7 +92,7 @@ async fn compare(seed: u64, real: &Server, ours: &Server, outcome: &mut Outcome)
     });
     let answers: Vec<_> = futures::stream::iter(asked).buffered(AT_ONCE).collect().await;
     for ((number, case), answers) in cases.iter().enumerate().zip(answers) {
-        outcome.note(seed, number, case, answers);
+        outcome.note(seed.number(), number, case, answers);
     }
     let (real, ours) = tokio::join!(world.remove(real), world.remove(ours));
     real.and(ours).unwrap();
@@ -156,16 +148,14 @@ async fn rights_are_judged_as_kube_apiserver_does() {
     cluster_or_skip!("authorization beside kube-apiserver");
     // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let seeds = seeds();
-    println!("seeds {seeds:?}: set TOMBOLO_SEED to one of them to repeat its world");
     let (real, ours) = tokio::join!(Server::real(), Server::embedded());
     let (real, ours) = (real.unwrap(), ours.unwrap());
     let furnished = tokio::join!(rights::furnish(&real), rights::furnish(&ours));
     furnished.0.and(furnished.1).unwrap();
     groups_alone(&real, &ours).await;
     let mut outcome = Outcome::default();
-    for seed in seeds {
-        compare(seed, &real, &ours, &mut outcome).await;
+    for seed in worlds() {
+        compare(&seed, &real, &ours, &mut outcome).await;
     }
     let Outcome { allowed, refused, wrong } = outcome;
     let cases = allowed + refused + wrong.len();

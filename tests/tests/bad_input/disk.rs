@@ -171,7 +171,7 @@ fn tear(path: &Path, before: &[u8], after: &[u8]) -> bool {
 }
 
 fn noise(length: usize) -> String {
-    use rand::Rng as _;
-    let mut random = rand::rng();
+    use rand::{Rng as _, SeedableRng as _};
+    let mut random = rand::rngs::StdRng::seed_from_u64(1);
     (0..length).map(|_| char::from(random.sample(rand::distr::Alphanumeric))).collect()
 }

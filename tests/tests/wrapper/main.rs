@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use http::StatusCode;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
+use rand::Rng;
 use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tombolo_apicore::backend::{WriteBackend, WriteReply, WriteRequest};
@@ -28,7 +28,7 @@ use tombolo_edge::wrapper::{Kubernetes, Projection, Wrapper, WrapperMetrics, Wra
 use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_runtime::Tasks;
-use tombolo_testkit::{asked, cluster_or_skip, go_clients, wait_for};
+use tombolo_testkit::{cluster_or_skip, go_clients, seed, wait_for};
 
 use clients::{GoInformers, Reflectors, client};
 
@@ -191,9 +191,8 @@ async fn every_client_holds_what_the_wrapper_lists() {
     let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
     // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let seed = asked("TOMBOLO_SEED").unwrap_or_else(rand::random);
-    println!("seed {seed}: set TOMBOLO_SEED to repeat it");
-    let mut rng = StdRng::seed_from_u64(seed);
+    let seed = seed();
+    let mut rng = seed.rng();
     let cluster = Cluster { store: MemoryStore::new(MemoryStore::START, LogLimits::default()) };
     let mut served = Served::start(&cluster.store, "127.0.0.1:0").await;
     let folder = tempfile::tempdir().unwrap();
@@ -239,9 +238,9 @@ async fn every_client_holds_what_the_wrapper_lists() {
             let node = endpoint.node_name.unwrap();
             match cluster.is_closed(service) {
                 Some(closed) => {
-                    assert!(!closed || near.contains(&node), "seed {seed}: {service} leads to {node}");
+                    assert!(!closed || near.contains(&node), "{service} leads to {node}");
                 }
-                None => panic!("seed {seed}: {service} is gone and leads to {node}"),
+                None => panic!("{service} is gone and leads to {node}"),
             }
         }
     }

@@ -239,7 +239,7 @@ fn apply(state: &mut Contents, revision: &mut Revision, change: &Change) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(300)))]
 
     #[test]
     fn watchers_and_old_lists_agree_with_a_brute_force_history(ops in prop::collection::vec(op(), 1..200)) {

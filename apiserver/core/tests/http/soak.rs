@@ -117,9 +117,8 @@ async fn write_at_random(server: &Server, rng: &mut StdRng) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
-    let seed = rand::random();
-    println!("seed {seed}");
-    let mut rng = StdRng::seed_from_u64(seed);
+    let seed = tombolo_testkit::seed();
+    let mut rng = seed.rng();
     let server = Arc::new(Server::with_limits(LogLimits { count: 64, ..LogLimits::default() }).await);
     let last = Arc::new(AtomicU64::new(0));
     let followers: Vec<_> = (0..WATCHERS)

@@ -218,7 +218,7 @@ fn tenant() -> impl Strategy<Value = Tenant> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(48)))]
 
     /// Whatever pods there are, and in whatever order they came and went: the needs of a node fit its edge's inventory
     /// and ledger, small requests are met, and the result depends only on the present pods.

@@ -338,7 +338,7 @@ fn allowing(question: &Subscribe) -> Kube {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(200)))]
     /// This holds for any parts of a question that a node may choose, and any right that it had before.
     #[test]
     fn a_question_is_never_answered_with_the_answer_to_another_one(allowed in a_question(), other in a_question()) {
