@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use crate::verdict::Verdict;
+
 /// One request.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
@@ -62,6 +64,12 @@ pub(crate) struct Answer {
     pub(crate) written: String,
     /// For a watch, the list of its events.
     pub(crate) body: Value,
+}
+
+impl Answer {
+    pub(crate) fn verdict(&self) -> Verdict {
+        Verdict::of(self.code, &self.body)
+    }
 }
 
 /// Fields whose values are specific to each server.

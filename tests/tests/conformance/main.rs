@@ -9,12 +9,14 @@ mod mutations;
 mod openapi;
 mod rounds;
 mod target;
+mod verdict;
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_testkit::{cluster_or_skip, wait_for};
 
+use differences::beside_real::DIFFERENCES;
 use differences::{Judge, Where};
 use line::Line;
 use lines::{JSON, combinations};
@@ -155,7 +157,7 @@ async fn revision(target: &Target) -> String {
 async fn answers_are_those_of_kube_apiserver() {
     cluster_or_skip!("conformance with kube-apiserver");
     let servers = Servers::start().await;
-    let mut judge = Judge::default();
+    let mut judge = Judge::new(&[DIFFERENCES]);
     servers.compare_all(&mut judge).await;
     servers.compare_combinations(&mut judge).await;
     servers.compare_rounds(&mut judge).await;

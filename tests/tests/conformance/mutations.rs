@@ -9,7 +9,6 @@
 mod change;
 mod known;
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use futures::StreamExt;
@@ -19,6 +18,7 @@ use tombolo_testkit::cluster_or_skip;
 use crate::line::Line;
 use crate::lines::JSON;
 use crate::target::Target;
+use crate::verdict::Verdict;
 use change::{Change, changes};
 use known::Known;
 
@@ -62,25 +62,6 @@ impl Manifest {
     }
 }
 
-/// The compared parts of an answer.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Verdict {
-    /// 0 if there is no answer.
-    code: u16,
-    reason: String,
-    fields: BTreeSet<String>,
-}
-
-impl Verdict {
-    fn of(code: u16, body: &Value) -> Self {
-        let status = body["kind"] == "Status";
-        let reason = body["reason"].as_str().filter(|_| status).unwrap_or_default().to_owned();
-        let causes = body["details"]["causes"].as_array().filter(|_| status).into_iter().flatten();
-        let fields = causes.filter_map(|cause| cause["field"].as_str().map(str::to_owned)).collect();
-        Self { code, reason, fields }
-    }
-}
-
 /// A change on which the servers disagree.
 struct Disagreement {
     /// Name of the API group.
@@ -95,7 +76,7 @@ struct Disagreement {
 async fn judge(target: &Target, line: &Line) -> Option<(Verdict, String)> {
     let answer = target.try_raw(line).await.ok()?;
     let message = answer.body["message"].as_str().unwrap_or_default().to_owned();
-    Some((Verdict::of(answer.code, &answer.body), message))
+    Some((answer.verdict(), message))
 }
 
 /// All changes of a manifest on which the servers disagree.
@@ -121,8 +102,7 @@ fn manifests() -> Vec<Manifest> {
 fn shown(one: &Disagreement) -> String {
     let mut text = format!("{} {} {}", one.group, one.manifest, one.change);
     for (whose, (verdict, message)) in [("real", &one.real), ("ours", &one.ours)] {
-        let Verdict { code, reason, fields } = verdict;
-        let _ = write!(text, "\n  {whose} {code} {reason} {fields:?} {message}");
+        let _ = write!(text, "\n  {whose} {verdict} {message}");
     }
     text
 }

@@ -36,8 +36,10 @@ struct Written {
     /// The whole object, instead of the small one.
     #[serde(default)]
     body: Option<Value>,
-    /// Why the answers differ.
+    /// Why the texts of the answers differ.
     differs: Option<String>,
+    /// If code, reason or fields differ too: those of the real and of the embedded server.
+    verdicts: Option<[String; 2]>,
 }
 
 /// All cases. Only the updates store anything.
@@ -53,7 +55,7 @@ fn case(text: &str) -> Case {
     let path = format!("/api/v1/{namespace}{resource}?dryRun=All&fieldManager=m");
     let object = object(&written).to_string();
     let line = Line::new(&("POST", &path, JSON, &object)).named(text.to_owned());
-    Case { line, until: None, differs: written.differs }
+    Case { line, until: None, differs: written.differs, verdicts: written.verdicts }
 }
 
 fn object(written: &Written) -> Value {

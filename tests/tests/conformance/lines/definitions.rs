@@ -35,8 +35,10 @@ struct Written {
     body: Value,
     /// Repeats the request until it returns this code: earlier writes take effect a moment later.
     until: Option<u16>,
-    /// Why the answers differ.
+    /// Why the texts of the answers differ.
     differs: Option<String>,
+    /// If code, reason or fields differ too: those of the real and of the embedded server.
+    verdicts: Option<[String; 2]>,
 }
 
 /// One request, and the expectations for its answers.
@@ -44,6 +46,7 @@ pub(crate) struct Case {
     pub(crate) line: Line,
     pub(crate) until: Option<u16>,
     pub(crate) differs: Option<String>,
+    pub(crate) verdicts: Option<[String; 2]>,
 }
 
 /// All of them, in order.
@@ -54,13 +57,13 @@ pub(crate) fn cases() -> Vec<Case> {
 /// A line as [`Written`].
 pub(crate) fn case(text: &str) -> Case {
     let written: Written = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    let (until, differs) = (written.until, written.differs.clone());
+    let (until, differs, verdicts) = (written.until, written.differs.clone(), written.verdicts.clone());
     let (ask, form, body) = request(written);
     let (method, path) = ask.split_once(' ').expect("a request must have a method and a path");
     let path = path.replace("CRDS", DEFINITIONS);
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let line = Line::new(&(method, &path, form, &body)).named(text.to_owned());
-    Case { line, until, differs }
+    Case { line, until, differs, verdicts }
 }
 
 fn request(written: Written) -> (String, &'static str, Value) {
