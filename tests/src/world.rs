@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tombolo_cli::synced;
 use tombolo_link::client::{Choice, Target};
 use tombolo_proto::NodeId;
-use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_for, wait_for_value};
+use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_for_value};
 
 use crate::node::{RawNode, RawNodeOptions};
 
 pub mod balancer;
 mod cloudcore_yaml;
 mod cluster_access;
+mod convergence;
 mod edges;
 mod kube_controllers;
 pub mod objects;
@@ -32,6 +33,7 @@ mod slow;
 mod tokens;
 
 pub use balancer::Balancer;
+use convergence::Versions;
 use edges::Edge;
 pub use edges::impatient;
 use replica::Replica;
@@ -126,6 +128,8 @@ pub struct World {
     edge_settings: Value,
     /// Milliseconds between lease renewals and between status reports; none: the agent's own default.
     periods: (u64, Option<u64>),
+    /// What each node held when it last converged.
+    converged: Mutex<BTreeMap<String, Versions>>,
     // Last, because every process writes into it.
     folder: TempDir,
 }
@@ -212,6 +216,7 @@ impl World {
             dialect,
             edge_settings: json!({}),
             periods,
+            converged: Mutex::default(),
             folder,
         };
         if let Some(plane) = &world.plane {
@@ -486,33 +491,6 @@ impl World {
         let secret = secrets.get(name).await.map_err(|error| error.to_string())?;
         let data = secret.data.and_then(|mut data| data.remove(key)).ok_or_else(|| format!("no {key}"))?;
         Ok(data.0)
-    }
-
-    /// Waits until a node's local API lists exactly what the API server says that the node should hold.
-    ///
-    /// # Panics
-    /// When this does not happen within [`DEADLINE`]; the message contains the first difference and the agent's last
-    /// log lines.
-    pub async fn converges(&self, node: &str) {
-        let check = || async {
-            let answer = self.difference(node).await;
-            match answer {
-                Ok(None) => Ok(()),
-                Ok(Some(difference)) => Err(format!("{difference}\n{}", tail(&self.edge_log(node)))),
-                Err(error) => Err(format!("{error:#}\n{}", tail(&self.edge_log(node)))),
-            }
-        };
-        wait_for(&format!("{node} to hold what it should"), DEADLINE, check).await;
-    }
-
-    /// First difference between what a node should hold and what it lists.
-    ///
-    /// # Errors
-    /// When one of the two does not answer.
-    pub async fn difference(&self, node: &str) -> Result<Option<String>> {
-        let expected = synced::expected(&self.client().await?, node).await?;
-        let listed = synced::listed(&self.edge_client(node).await?).await?;
-        Ok(synced::difference(&expected, &listed))
     }
 }
 

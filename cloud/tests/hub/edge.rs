@@ -106,12 +106,6 @@ impl Edge {
         }
     }
 
-    /// Drives the session for a while, to check that something does not happen.
-    pub(crate) async fn idle(&mut self, time: Duration) {
-        let deadline = Instant::now() + time;
-        while self.step(deadline).await {}
-    }
-
     async fn step(&mut self, deadline: Instant) -> bool {
         let session = &mut self.session;
         let now = self.clock.now();

@@ -117,8 +117,13 @@ async fn a_restored_cluster_is_a_new_epoch() {
 
 async fn registration_and_reports(world: &World) {
     let mut edge = world.connect("first", Store::default());
-    edge.idle(Duration::from_millis(300)).await;
-    assert_eq!(edge.caught_up, [], "an unregistered node receives nothing");
+    // Its session is served: this request is answered.
+    assert_eq!(edge.api("GET", "/api/v1/nodes/first", "", &Value::Null).await.code, 404);
+    assert_eq!(
+        (&edge.caught_up, &edge.delivered),
+        (&vec![], &vec![]),
+        "an unregistered node receives nothing"
+    );
     let node = object(&edge.register().await);
     let labels = &node["metadata"]["labels"];
     assert_eq!(labels["node-role.kubernetes.io/edge"], "", "added by cloudcore: {labels}");
@@ -149,8 +154,15 @@ async fn registration_and_reports(world: &World) {
     edge.delivered.clear();
     let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:01:00Z"}]}});
     assert_eq!(edge.api("PATCH", "/api/v1/nodes/first/status", STRATEGIC, &status).await.code, 200);
-    edge.idle(Duration::from_millis(500)).await;
-    assert_eq!(edge.delivered, Vec::<String>::new(), "a heartbeat is not delivered");
+    world.fence(&mut edge, "first").await;
+    for round in ["1", "2"] {
+        world.admin("PATCH", "/api/v1/nodes/first", &json!({"metadata": {"labels": {"fence": round}}})).await;
+        edge.until("its label", |edge| {
+            edge.row(0, "v1/nodes/first").is_some_and(|row| row.body["metadata"]["labels"]["fence"] == round)
+        })
+        .await;
+    }
+    assert_eq!(edge.delivered, ["v1/nodes/first"; 2], "the labels, and no heartbeat");
 
     let path = ObjectPath::new("default", ResourceType::Lease, "first");
     let refused = edge.message(Operation::Publish, path, &Value::Null).await;
@@ -192,7 +204,7 @@ async fn objects_follow_their_pods(world: &World) {
     let status = json!({"metadata": {"uid": uid}, "status": {"phase": "Running"}});
     let path = "/api/v1/namespaces/default/pods/web/status";
     assert_eq!(edge.api("PATCH", path, STRATEGIC, &status).await.code, 200);
-    edge.idle(Duration::from_millis(500)).await;
+    world.fence(&mut edge, "first").await;
     assert_eq!(edge.delivered, Vec::<String>::new(), "a status is not sent back to its writer");
 
     let query = edge
@@ -218,7 +230,7 @@ async fn objects_follow_their_pods(world: &World) {
     world
         .admin("PATCH", "/api/v1/namespaces/default/secrets/password", &json!({"stringData": {"k": "s2"}}))
         .await;
-    edge.idle(Duration::from_millis(500)).await;
+    world.fence(&mut edge, "first").await;
     assert_eq!(edge.delivered, Vec::<String>::new(), "a secret stops flowing when its last pod is gone");
 }
 
@@ -245,7 +257,12 @@ async fn a_deleted_node_hears_of_it_and_comes_back(world: &World) {
     world
         .admin("PATCH", "/api/v1/namespaces/default/configmaps/settings", &json!({"data": {"k": "3"}}))
         .await;
-    edge.idle(Duration::from_millis(700)).await;
+    // Another node receives a later change, and this session is served.
+    let mut other = world.connect("first", Store::default());
+    other.until("its first objects", |edge| !edge.caught_up.is_empty()).await;
+    world.fence(&mut other, "first").await;
+    drop(other);
+    assert_eq!(edge.api("GET", "/api/v1/nodes/second", "", &Value::Null).await.code, 404);
     assert_eq!(edge.delivered, Vec::<String>::new(), "nothing is delivered, and nothing is deleted");
     assert!(edge.has("v1/pods/default/early"));
     edge.register().await;
@@ -254,6 +271,7 @@ async fn a_deleted_node_hears_of_it_and_comes_back(world: &World) {
             && !edge.caught_up.is_empty()
     })
     .await;
+    world.fence(&mut edge, "second").await;
     assert!(edge.has("v1/pods/default/early"));
     assert!(!edge.delivered.contains(&"v1/pods/default/early".to_owned()), "it was held all the time");
 }
@@ -265,6 +283,7 @@ async fn a_newer_connection_takes_over(world: &World) {
     old.until("a goodbye", |edge| edge.goodbye.is_some()).await;
     assert_eq!(old.goodbye.expect("said").reason, GoodbyeReason::Replaced);
     new.until("its objects", |edge| !edge.caught_up.is_empty()).await;
+    world.fence(&mut new, "second").await;
     assert_eq!(new.delivered, Vec::<String>::new(), "nothing changed, nothing is sent");
     assert_eq!(
         world.status.snapshot().nodes.iter().filter(|node| node.connected && node.name == "second").count(),

@@ -16,6 +16,9 @@ use tombolo_testkit::{ControlPlane, ControlPlaneOptions, wait_for};
 
 use super::edge::{Edge, Store};
 
+/// The kinds of the pushed set, apart from the Node.
+const KINDS: [&str; 3] = ["pods", "configmaps", "secrets"];
+
 pub(crate) struct World {
     pub(crate) plane: ControlPlane,
     pub(crate) status: StatusHandle,
@@ -154,6 +157,47 @@ impl World {
             }
         });
         self.admin("POST", "/api/v1/namespaces/default/pods", &pod).await
+    }
+
+    /// Changes objects that a node needs and waits until its edge has the changes, for statements that something is not
+    /// delivered: cloudcore watches each kind in order, so changes of pods, ConfigMaps and Secrets that were made
+    /// before are delivered by then, or never. Removes the objects, and what was delivered of them.
+    pub(crate) async fn fence(&self, edge: &mut Edge, node: &str) {
+        let name = format!("fence-{node}");
+        let key = |kind: &str| format!("v1/{kind}/default/{name}");
+        for kind in ["configmaps", "secrets"] {
+            self.config(kind, &name, &json!({"k": "0"})).await;
+        }
+        self.pod(&name, node, &name, &name).await;
+        edge.until("a fence", |edge| KINDS.iter().all(|kind| edge.has(&key(kind)))).await;
+        // The keys that wait for a session have no order, so the last of them may arrive after the first change.
+        for value in ["b25l", "dHdv"] {
+            for (kind, patch) in [
+                ("pods", json!({"metadata": {"labels": {"k": value}}})),
+                ("configmaps", json!({"data": {"k": value}})),
+                ("secrets", json!({"data": {"k": value}})),
+            ] {
+                self.admin("PATCH", &format!("/api/v1/namespaces/default/{kind}/{name}"), &patch).await;
+            }
+            edge.until("a changed fence", |edge| {
+                KINDS.iter().all(|kind| {
+                    let row = edge.row(0, &key(kind));
+                    row.is_some_and(|row| {
+                        [&row.body["data"], &row.body["metadata"]["labels"]]
+                            .iter()
+                            .any(|map| map["k"] == value)
+                    })
+                })
+            })
+            .await;
+        }
+        self.delete_pod(&name).await;
+        for kind in ["configmaps", "secrets"] {
+            self.admin("DELETE", &format!("/api/v1/namespaces/default/{kind}/{name}"), &Value::Null).await;
+        }
+        edge.until("the end of the fence", |edge| KINDS.iter().all(|kind| edge.row(0, &key(kind)).is_none()))
+            .await;
+        edge.delivered.retain(|delivered| !delivered.ends_with(&name));
     }
 
     pub(crate) async fn stop(self) {

@@ -64,6 +64,9 @@ pub(crate) async fn rows_follow_what_is_created(node: &KubeEdgeNode, stage: &Sta
 
     stage.objects.accepted_pod("strict", &stage.name, &["environment"], &[]).await;
     node.until("the deletion of the empty object", |store: &Store| !store.has(&needed)).await;
+    // A later pod runs first.
+    stage.objects.accepted_pod("beside", &stage.name, &[], &[]).await;
+    stage.phase("beside", "Running").await;
     let phase = stage.objects.pods().get("strict").await.unwrap().status.unwrap().phase;
     assert_ne!(phase.as_deref(), Some("Running"), "the pod needs the missing object");
     stage.objects.config_map("environment", "1").await.unwrap();

@@ -213,11 +213,25 @@ impl Stage {
     }
 
     /// Checks that the ledger knew that the edge held the unchanged pod.
-    fn nothing_was_sent_again(&self, node: &KubeEdgeNode) {
+    async fn nothing_was_sent_again(&self, node: &KubeEdgeNode) {
+        self.fence(node).await;
         let path = self.path("pod/stays");
         let pushed = node.look(|store| store.delivered.clone());
         let again = |pushed: &&Delivery| pushed.resource == path;
         assert_eq!(pushed.iter().find(again), None);
+    }
+
+    /// Waits until changes that are made now have reached the node: what was to be sent to it before has arrived.
+    async fn fence(&self, node: &KubeEdgeNode) {
+        let [pod, map] = ["pod/fence", "configmap/fence"].map(|row| self.path(row));
+        // The keys that wait for a node have no order, so the last of them may arrive after the first change.
+        for round in ["1", "2"] {
+            self.objects.config_map("fence", round).await.unwrap();
+            if round == "1" {
+                self.objects.accepted_pod("fence", &self.name, &["fence"], &[]).await;
+            }
+            node.until("a fence", |store| store.has(&pod) && value(store.row(&map)) == json!(round)).await;
+        }
     }
 }
 
@@ -410,7 +424,7 @@ mod scenarios {
         let done = stage.work_behind_its_back().await;
         node.until("another connection", |store| store.connections > before).await;
         stage.everything_was_caught_up(&node, done).await;
-        stage.nothing_was_sent_again(&node);
+        stage.nothing_was_sent_again(&node).await;
         assert_eq!(
             node.look(|store| store.lost.len()),
             1,
@@ -441,7 +455,7 @@ mod scenarios {
         let done = stage.work_behind_its_back().await;
         stage.everything_was_caught_up(&node, done).await;
         old.ended().await.unwrap();
-        stage.nothing_was_sent_again(&node);
+        stage.nothing_was_sent_again(&node).await;
         assert_eq!(node.look(|store| store.connections), 2, "the end of the old one ended the new one");
     }
 

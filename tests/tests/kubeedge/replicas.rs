@@ -74,5 +74,5 @@ async fn a_node_that_moves_takes_along_what_is_known_of_it(
     let done = stage.work_behind_its_back().await;
     node.until("the other replica", |store| store.connections == 2).await;
     stage.everything_was_caught_up(&node, done).await;
-    stage.nothing_was_sent_again(&node);
+    stage.nothing_was_sent_again(&node).await;
 }
