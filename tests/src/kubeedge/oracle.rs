@@ -1,9 +1,12 @@
 //! The expected rows, read from the API server. The oracle does not use the hub's index, sessions or ledger.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result};
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::DynamicObject;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DynamicObject, ListParams};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 use tombolo_cli::synced::{self, Holdings};
 use tombolo_testkit::wait_for;
@@ -41,12 +44,41 @@ fn owned(store: &Store) -> String {
 async fn difference(node: &KubeEdgeNode, world: &World) -> Result<Option<String>> {
     let client = world.client().await?;
     let mut expected = synced::expected(&client, &node.name).await?;
+    let versions = versions(&client).await?;
     if let Some(object) = Api::<Node>::all(client).get_opt(&node.name).await? {
         let object = serde_json::to_value(object)?;
         expected.insert(format!("Node {}", node.name), node_view(&object));
     }
     let held = node.look(|store| holdings(store, &node.name))?;
-    Ok(synced::difference(&expected, &held))
+    let other_version = || node.look(|store| other_version(store, &versions));
+    Ok(synced::difference(&expected, &held).or_else(other_version))
+}
+
+/// resourceVersions of all ConfigMaps and Secrets, by the path of their rows. A pod's row has an older version when
+/// nothing has changed that its node acts on.
+async fn versions(client: &Client) -> Result<BTreeMap<String, Option<String>>> {
+    let mut versions = BTreeMap::new();
+    let mut add = |kind: &str, metadata: ObjectMeta| {
+        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        versions.insert(format!("{namespace}/{kind}/{name}"), metadata.resource_version);
+    };
+    for map in Api::<ConfigMap>::all(client.clone()).list(&ListParams::default()).await? {
+        add("configmap", map.metadata);
+    }
+    for secret in Api::<Secret>::all(client.clone()).list(&ListParams::default()).await? {
+        add("secret", secret.metadata);
+    }
+    Ok(versions)
+}
+
+/// Describes a row with another version than its object.
+fn other_version(store: &Store, versions: &BTreeMap<String, Option<String>>) -> Option<String> {
+    let rows = ["configmap", "secret"].into_iter().flat_map(|kind| store.of_kind(kind));
+    let mut kept = rows.filter(|(_, row)| row["metadata"]["uid"].is_string());
+    kept.find_map(|(path, row)| {
+        let (held, stored) = (row["metadata"]["resourceVersion"].as_str(), versions.get(path)?.as_deref());
+        (held != stored).then(|| format!("{path} has version {held:?}, and its object {stored:?}"))
+    })
 }
 
 /// The rows in the form of the oracle.
