@@ -109,7 +109,7 @@ pub(crate) fn run(options: &NightlyOptions) -> Result<()> {
 }
 
 fn selected(options: &NightlyOptions) -> impl Iterator<Item = &'static Step> {
-    let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+    let is_wanted = move |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     STEPS.iter().filter(move |step| is_wanted(step.name))
 }
 

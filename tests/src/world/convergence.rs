@@ -113,9 +113,8 @@ where
     let list = Api::<T>::all(client.clone()).list(&ListParams::default()).await;
     let named = |object: T| {
         let (namespace, name) = (object.meta().namespace.as_deref(), object.meta().name.as_deref());
-        let name =
-            [&T::kind(&()), " ", namespace.unwrap_or_default(), "/", name.unwrap_or_default()].concat();
-        (name, object)
+        let (namespace, name) = (namespace.unwrap_or_default(), name.unwrap_or_default());
+        (format!("{} {namespace}/{name}", T::kind(&())), object)
     };
     Ok(list.map_err(|error| error.to_string())?.items.into_iter().map(named).collect())
 }
