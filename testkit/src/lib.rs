@@ -1,4 +1,5 @@
-//! What the tests of every crate share: the real Kubernetes components, and conditions with deadlines.
+//! What the tests of every crate share: the real Kubernetes components, a disk that fails, and conditions with
+//! deadlines.
 //!
 //! Nothing here depends on Tombolo, so that tests judge the product from outside.
 
@@ -7,6 +8,8 @@ mod asked;
 mod components;
 #[cfg(feature = "cluster")]
 mod control_plane;
+#[cfg(feature = "disk")]
+mod disk;
 mod fuzz;
 #[cfg(feature = "cluster")]
 mod kube_controllers;
@@ -24,6 +27,8 @@ pub use components::{
 };
 #[cfg(feature = "cluster")]
 pub use control_plane::{AuditEvent, ControlPlane, ControlPlaneOptions};
+#[cfg(feature = "disk")]
+pub use disk::{DiskBackend, FaultyDisk, HeldDisk};
 pub use fuzz::fuzz;
 #[cfg(feature = "cluster")]
 pub use kube_controllers::{JSON, KubeControllers, PROTOBUF};

@@ -1,258 +1,64 @@
-//! A disk for tests that can lose power. At a power loss, writes that were not synced are kept, torn or lost at random.
-//! Space can run out, and a sync can take as long as a test wants. The generator is seeded, so that a failure can be
-//! reproduced.
+//! The disk of the tests that can lose power, as a medium of the store.
 
 use std::io;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Condvar, Mutex};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
+use tombolo_testkit::DiskBackend;
 
 use super::medium::{Medium, Trouble};
-
-/// Bytes that a disk writes atomically.
-const SECTOR: usize = 512;
 
 /// A disk in memory. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct FaultyDisk {
-    disk: Arc<Mutex<Disk>>,
-    gate: Arc<Gate>,
+    disk: tombolo_testkit::FaultyDisk,
+    draft: Arc<Mutex<Option<Self>>>,
+    set_aside: Arc<AtomicU64>,
     trouble: Trouble,
-}
-
-/// Blocks the syncs of a [`FaultyDisk`] until it is dropped.
-#[derive(Debug)]
-pub(crate) struct HeldDisk(Arc<Gate>);
-
-impl Drop for HeldDisk {
-    fn drop(&mut self) {
-        self.0.queue.lock().held = false;
-        self.0.free.notify_all();
-    }
-}
-
-/// The gate that syncs must pass.
-#[derive(Debug, Default)]
-struct Gate {
-    queue: Mutex<Queue>,
-    free: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Queue {
-    held: bool,
-    waiting: usize,
-}
-
-impl Gate {
-    fn pass(&self) {
-        let mut queue = self.queue.lock();
-        queue.waiting += 1;
-        self.free.wait_while(&mut queue, |queue| queue.held);
-        queue.waiting -= 1;
-    }
-}
-
-#[derive(Debug)]
-struct Disk {
-    /// The content that readers see.
-    current: Vec<u8>,
-    /// The content at the last sync.
-    durable: Vec<u8>,
-    /// Operations since the last sync.
-    pending: Vec<Pending>,
-    /// Operations until the power is lost.
-    countdown: Option<u64>,
-    /// The next sync fails, and it is unknown which writes it made durable.
-    failing: bool,
-    broken: Option<Breakage>,
-    /// The next write panics, as the database's code may.
-    panicking: bool,
-    /// Grows with each power loss. Backends that were opened before no longer work.
-    boots: u64,
-    capacity: u64,
-    set_aside: u64,
-    draft: Option<FaultyDisk>,
-    rng: StdRng,
-}
-
-/// A coming failure of operations, including reads.
-#[derive(Debug)]
-struct Breakage {
-    /// Operations that succeed before it.
-    left: u64,
-    /// The error of the system.
-    errno: i32,
-    /// Whether only one operation fails.
-    heals: bool,
-}
-
-#[derive(Debug)]
-enum Pending {
-    Write(usize, Vec<u8>),
-    Resize(usize),
 }
 
 impl FaultyDisk {
     /// An empty disk without faults.
     #[must_use]
     pub(crate) fn new(seed: u64) -> Self {
-        let disk = Disk {
-            current: Vec::new(),
-            durable: Vec::new(),
-            pending: Vec::new(),
-            countdown: None,
-            failing: false,
-            broken: None,
-            panicking: false,
-            boots: 0,
-            capacity: u64::MAX,
-            set_aside: 0,
-            draft: None,
-            rng: StdRng::seed_from_u64(seed),
-        };
-        Self { disk: Arc::new(Mutex::new(disk)), gate: Arc::default(), trouble: Trouble::default() }
-    }
-
-    /// Makes every operation after this many more fail with the system error `errno`, until [`FaultyDisk::mend`].
-    pub(crate) fn break_after(&self, operations: u64, errno: i32) {
-        self.disk.lock().broken = Some(Breakage { left: operations, errno, heals: false });
-    }
-
-    /// As [`FaultyDisk::break_after`] for a single operation.
-    pub(crate) fn fail_once_after(&self, operations: u64, errno: i32) {
-        self.disk.lock().broken = Some(Breakage { left: operations, errno, heals: true });
-    }
-
-    /// Lets operations succeed again.
-    pub(crate) fn mend(&self) {
-        self.disk.lock().broken = None;
-    }
-
-    /// Makes the next write panic.
-    pub(crate) fn panic_at_next_write(&self) {
-        self.disk.lock().panicking = true;
-    }
-
-    /// Makes syncs wait until the result is dropped. Reads and writes continue, as in a system that caches them.
-    #[must_use]
-    pub(crate) fn hold(&self) -> HeldDisk {
-        self.gate.queue.lock().held = true;
-        HeldDisk(Arc::clone(&self.gate))
-    }
-
-    /// Whether a sync waits.
-    #[must_use]
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.gate.queue.lock().waiting > 0
-    }
-
-    /// Cuts the power after this many more writes, resizes and syncs.
-    pub(crate) fn cut_after(&self, operations: u64) {
-        self.disk.lock().countdown = Some(operations);
-    }
-
-    /// Makes the next sync fail, while readers see what was written.
-    pub(crate) fn fail_sync(&self) {
-        self.disk.lock().failing = true;
-    }
-
-    /// Restores the power. Writes that were not synced are kept, torn or lost.
-    pub(crate) fn restart(&self) {
-        let mut disk = self.disk.lock();
-        let disk = &mut *disk;
-        let mut content = std::mem::take(&mut disk.durable);
-        for pending in disk.pending.drain(..) {
-            match pending {
-                Pending::Resize(len) if disk.rng.random_bool(0.5) => content.resize(len, 0),
-                Pending::Resize(_) => {}
-                Pending::Write(offset, data) => survive(&mut disk.rng, &mut content, offset, &data),
-            }
-        }
-        disk.current.clone_from(&content);
-        disk.durable = content;
-        disk.countdown = None;
-        disk.boots += 1;
-    }
-
-    /// Sets the largest size of the file, in bytes.
-    pub(crate) fn set_capacity(&self, bytes: u64) {
-        self.disk.lock().capacity = bytes;
-    }
-
-    /// Size of the file now, in bytes.
-    #[must_use]
-    pub(crate) fn used(&self) -> u64 {
-        self.disk.lock().current.len() as u64
+        let disk = tombolo_testkit::FaultyDisk::new(seed);
+        Self { disk, draft: Arc::default(), set_aside: Arc::default(), trouble: Trouble::default() }
     }
 
     /// How often the content was moved out of the way.
     #[must_use]
     pub(crate) fn times_set_aside(&self) -> u64 {
-        self.disk.lock().set_aside
-    }
-
-    /// Changes bytes at random positions.
-    pub(crate) fn damage(&self, places: usize) {
-        let mut guard = self.disk.lock();
-        let disk = &mut *guard;
-        for _ in 0..places {
-            let len = disk.current.len();
-            if len == 0 {
-                return;
-            }
-            let at = disk.rng.random_range(0..len);
-            disk.current[at] ^= 0x55;
-            disk.durable.clone_from(&disk.current);
-        }
+        self.set_aside.load(Ordering::SeqCst)
     }
 }
 
-/// Applies all of a write, some of its sectors, or nothing.
-fn survive(rng: &mut StdRng, content: &mut Vec<u8>, offset: usize, data: &[u8]) {
-    let whole = rng.random_range(0..4);
-    let mut at = offset;
-    for sector in data.chunks(SECTOR) {
-        let kept = match whole {
-            0 | 1 => true,
-            2 => rng.random_bool(0.5),
-            _ => false,
-        };
-        if kept {
-            if content.len() < at + sector.len() {
-                content.resize(at + sector.len(), 0);
-            }
-            content[at..at + sector.len()].copy_from_slice(sector);
-        }
-        at += sector.len();
+impl Deref for FaultyDisk {
+    type Target = tombolo_testkit::FaultyDisk;
+
+    fn deref(&self) -> &Self::Target {
+        &self.disk
     }
 }
 
 impl Medium for FaultyDisk {
     fn open(&self, builder: &Builder) -> Result<Database, DatabaseError> {
-        let boot = self.disk.lock().boots;
-        let (disk, gate, trouble) = (Arc::clone(&self.disk), Arc::clone(&self.gate), self.trouble.clone());
-        builder.create_with_backend(Backend { disk, gate, trouble, boot })
+        let backend = Backend { disk: self.backend(), trouble: self.trouble.clone() };
+        builder.create_with_backend(backend)
     }
 
     fn draft(&self) -> io::Result<Box<dyn Medium>> {
         let draft = Self::new(0);
-        self.disk.lock().draft = Some(draft.clone());
+        *self.draft.lock() = Some(draft.clone());
         Ok(Box::new(draft))
     }
 
     fn put_draft(&self) -> io::Result<String> {
-        let mut disk = self.disk.lock();
-        let draft = disk.draft.take().ok_or(io::ErrorKind::NotFound)?;
-        let content = std::mem::take(&mut draft.disk.lock().durable);
-        disk.current.clone_from(&content);
-        disk.durable = content;
-        disk.pending.clear();
-        disk.set_aside += 1;
-        disk.boots += 1;
+        let draft = self.draft.lock().take().ok_or(io::ErrorKind::NotFound)?;
+        self.disk.replace_by(&draft.disk);
+        self.set_aside.fetch_add(1, Ordering::SeqCst);
         Ok("nowhere".to_owned())
     }
 
@@ -261,96 +67,31 @@ impl Medium for FaultyDisk {
     }
 }
 
+/// The opened disk, whose errors are recorded.
 #[derive(Debug)]
 struct Backend {
-    disk: Arc<Mutex<Disk>>,
-    gate: Arc<Gate>,
+    disk: DiskBackend,
     trouble: Trouble,
-    boot: u64,
-}
-
-impl Backend {
-    /// Runs an operation unless the power is gone.
-    fn powered<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
-        self.trouble.note(self.unnoted(costs, operation))
-    }
-
-    fn unnoted<T>(&self, costs: u64, operation: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
-        let mut disk = self.disk.lock();
-        match &mut disk.broken {
-            Some(Breakage { left: 0, errno, heals }) => {
-                let error = io::Error::from_raw_os_error(*errno);
-                if *heals {
-                    disk.broken = None;
-                }
-                return Err(error);
-            }
-            Some(Breakage { left, .. }) => *left -= 1,
-            None => {}
-        }
-        if disk.boots != self.boot {
-            return Err(io::Error::other("opened before the power was cut"));
-        }
-        if let Some(left) = disk.countdown {
-            disk.countdown = Some(left.saturating_sub(costs));
-            if left < costs.max(1) {
-                return Err(io::Error::other("the power is gone"));
-            }
-        }
-        operation(&mut disk)
-    }
 }
 
 impl StorageBackend for Backend {
     fn len(&self) -> io::Result<u64> {
-        self.powered(0, |disk| Ok(disk.current.len() as u64))
+        self.trouble.note(self.disk.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.powered(0, |disk| {
-            let start = usize::try_from(offset).map_err(io::Error::other)?;
-            let end = start.checked_add(out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-            out.copy_from_slice(disk.current.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?);
-            Ok(())
-        })
+        self.trouble.note(self.disk.read(offset, out))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.powered(1, |disk| {
-            if len > disk.capacity {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            let len = usize::try_from(len).map_err(io::Error::other)?;
-            disk.current.resize(len, 0);
-            disk.pending.push(Pending::Resize(len));
-            Ok(())
-        })
+        self.trouble.note(self.disk.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.gate.pass();
-        self.powered(1, |disk| {
-            if std::mem::take(&mut disk.failing) {
-                return Err(io::Error::other("the disk does not answer"));
-            }
-            for pending in disk.pending.drain(..) {
-                match pending {
-                    Pending::Resize(len) => disk.durable.resize(len, 0),
-                    Pending::Write(at, data) => disk.durable[at..at + data.len()].copy_from_slice(&data),
-                }
-            }
-            Ok(())
-        })
+        self.trouble.note(self.disk.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.powered(1, |disk| {
-            assert!(!std::mem::take(&mut disk.panicking), "a test wants this write to panic");
-            let start = usize::try_from(offset).map_err(io::Error::other)?;
-            let end = start.checked_add(data.len()).ok_or(io::ErrorKind::StorageFull)?;
-            disk.current.get_mut(start..end).ok_or(io::ErrorKind::UnexpectedEof)?.copy_from_slice(data);
-            disk.pending.push(Pending::Write(start, data.to_vec()));
-            Ok(())
-        })
+        self.trouble.note(self.disk.write(offset, data))
     }
 }

@@ -236,6 +236,18 @@ mod tests {
         assert_eq!(file(&medium.path), made);
     }
 
+    /// Only the system can refuse to sync a device that stores nothing, so the refusal shows that it was asked.
+    #[test]
+    fn a_sync_reaches_the_system() {
+        let file = OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
+        let backend = FileBackend { file, trouble: Trouble::default() };
+        backend.write(0, b"content").unwrap();
+        assert_eq!(backend.trouble.take(), None);
+        let refused = backend.sync_data().unwrap_err();
+        assert!(refused.raw_os_error().is_some(), "{refused}");
+        assert_eq!(backend.trouble.take(), Some(refused.to_string()), "and a failure is recorded");
+    }
+
     #[test]
     fn only_the_newest_damaged_files_are_kept() {
         let folder = tempfile::tempdir().unwrap();
