@@ -73,6 +73,8 @@ mod rights;
 mod serving;
 mod single_answers;
 mod single_reads;
+#[cfg(test)]
+mod tests;
 mod tokens;
 mod write;
 

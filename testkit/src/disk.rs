@@ -166,6 +166,12 @@ impl FaultyDisk {
         self.disk.lock().countdown = Some(operations);
     }
 
+    /// Whether the power is gone.
+    #[must_use]
+    pub fn is_dark(&self) -> bool {
+        self.disk.lock().countdown == Some(0)
+    }
+
     /// Makes the next sync fail, while readers see what was written.
     pub fn fail_sync(&self) {
         self.disk.lock().failing = true;
@@ -186,6 +192,7 @@ impl FaultyDisk {
         disk.current.clone_from(&content);
         disk.durable = content;
         disk.countdown = None;
+        disk.failing = false;
         disk.boots += 1;
     }
 

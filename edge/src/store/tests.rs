@@ -8,6 +8,7 @@ use tombolo_proto::object::{ContentHash, HeldState, ObjectVersion, SharedObject}
 use super::*;
 
 mod damage;
+mod epochs;
 mod fixture;
 mod power;
 mod reports;

@@ -7,6 +7,8 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::*;
 
+mod power;
+
 fn entry(name: &str, revision: u64, deleted: bool) -> JournalEntry {
     let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
     let body = Bytes::from(format!("{{\"v\":{revision}}}"));
