@@ -1,4 +1,5 @@
-//! `cargo xtask crash`: random kills and power cuts of the agent's store, more of them than CI has time for.
+//! `cargo xtask crash`: random kills of the agent, and power cuts of its store and of the API server's journal, more of
+//! them than CI has time for.
 
 use std::time::Instant;
 
@@ -13,7 +14,8 @@ pub(crate) struct CrashOptions {
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     kills: u64,
 
-    /// Power cuts of disks that tear or drop unflushed writes, rounded up to whole disks of 20.
+    /// Power cuts of disks that tear or drop unflushed writes, for each test of such disks, rounded up to whole disks of
+    /// 20.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     cuts: u64,
 }

@@ -1,15 +1,14 @@
 //! `cargo xtask lint`: formatting, lints and dependency rules.
 
-use std::process::Command;
-
 use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::run;
 use crate::test::FEATURES;
+use crate::tool::Tool;
 
-/// Version of cargo-deny whose configuration format `deny.toml` is written in.
-const CARGO_DENY_VERSION: &str = "0.20.2";
+/// The version in whose configuration format `deny.toml` is written.
+const CARGO_DENY: Tool = Tool { name: "cargo-deny", version: "0.20.2" };
 
 #[derive(Args)]
 pub(crate) struct LintOptions {
@@ -33,14 +32,7 @@ pub(crate) fn run(options: &LintOptions) -> Result<()> {
     ];
     run::check(run::cargo().args(clippy))?;
     check_fuzz_targets()?;
-    let deny_found = Command::new("cargo-deny").arg("--version").output().is_ok();
-    if !deny_found && !options.install {
-        bail!("cargo-deny is missing: run `cargo xtask lint --install`");
-    }
-    if !deny_found {
-        let version = format!("cargo-deny@{CARGO_DENY_VERSION}");
-        run::check(run::cargo().args(["install", "--locked", &version]))?;
-    }
+    CARGO_DENY.ensure(options.install, "lint")?;
     // A build fetches only the packages of its own platform; cargo-deny reads those of every platform.
     run::check(run::cargo().args(["fetch", "--locked"]))?;
     // Advisories are in a git repository that not every machine can reach. Licences, bans and sources need no network.

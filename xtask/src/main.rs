@@ -14,10 +14,12 @@ mod gobuild;
 mod goclients;
 mod lint;
 mod measure;
+mod mutants;
 mod nightly;
 mod quick;
 mod run;
 mod test;
+mod tool;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Recipes of the Tombolo repository")]
@@ -54,6 +56,8 @@ enum Recipe {
     /// Alter recorded traffic in every place, frame by frame: a replay must detect each change. The tests alter one
     /// frame of each form.
     Mutations,
+    /// Change the product in small ways, one at a time: a test must find each change.
+    Mutants(mutants::MutantsOptions),
     /// Run what takes longer than each change can wait for: many random cases, fuzzing, crashes, recorded traffic, Kubernetes'
     /// own end-to-end suite. The last lines are a table.
     Nightly(nightly::NightlyOptions),
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Recipe::Authz(options) => authz::run(&options),
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Mutations => mutations(),
+        Recipe::Mutants(options) => mutants::run(&options),
         Recipe::Nightly(options) => nightly::run(&options),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => measure::edge_bench(&options),

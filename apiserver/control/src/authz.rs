@@ -120,7 +120,42 @@ impl Authorizer for Authorization {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use tombolo_apicore::store::Revision;
+    use tombolo_proto::ids::Uid;
+    use tombolo_proto::object::{ObjectKey, Resource};
+
     use super::*;
+
+    fn stored(resource: &Resource, name: &str, body: &Value) -> Stored {
+        let key = ObjectKey::new(resource.clone(), "", name);
+        Stored::new(key, Uid::parse("u").unwrap(), Revision(1), body.to_string().into())
+    }
+
+    #[test]
+    fn a_node_has_its_objects_from_when_they_are_stored_until_they_are_deleted() {
+        let authorization = Authorization::new(Vec::new());
+        for (group, plural) in
+            [("resource.k8s.io", "resourceslices"), ("storage.k8s.io", "volumeattachments")]
+        {
+            let asked = Attributes {
+                identity: Identity::new("system:node:a", &[crate::nodes::NODES_GROUP]),
+                verb: "get".into(),
+                group: group.into(),
+                resource: plural.into(),
+                name: "one".into(),
+                is_resource: true,
+                ..Attributes::default()
+            };
+            let object =
+                stored(&Resource::new(group, "v1", plural), "one", &json!({"spec": {"nodeName": "a"}}));
+            assert_ne!(authorization.decide(&asked), Decision::Allow, "{plural}");
+            authorization.apply(&object, false);
+            assert_eq!(authorization.decide(&asked), Decision::Allow, "{plural}");
+            authorization.apply(&object, true);
+            assert_ne!(authorization.decide(&asked), Decision::Allow, "{plural}");
+        }
+    }
 
     #[test]
     fn administrators_alone_need_no_rules() {

@@ -188,6 +188,27 @@ mod tests {
     }
 
     #[test]
+    fn slices_and_attachments_belong_to_the_node_that_they_name() {
+        type Belongs = fn(&Graph, &str, &str) -> bool;
+        let kinds: [(&str, Belongs); 2] =
+            [("resourceslices", Graph::publishes), ("volumeattachments", Graph::attaches)];
+        for (resource, belongs) in kinds {
+            let mut graph = Graph::default();
+            let owned = |graph: &mut Graph, spec: Value| {
+                graph.apply(resource, "", "one", Some(&json!({ "spec": spec })));
+                ["a", "b"].map(|node| belongs(graph, node, "one"))
+            };
+            assert_eq!(owned(&mut graph, json!({"nodeName": "a"})), [true, false], "{resource}");
+            assert_eq!(owned(&mut graph, json!({"nodeName": "b"})), [false, true], "{resource} moved");
+            assert_eq!(owned(&mut graph, json!({"allNodes": true})), [false, false], "{resource} of no node");
+            assert_eq!(owned(&mut graph, json!({"nodeName": "a"})), [true, false], "{resource}");
+            graph.apply(resource, "", "one", None);
+            assert!(!belongs(&graph, "a", "one"), "{resource} is gone");
+            assert!(graph.slices.is_empty() && graph.attachments.is_empty(), "nothing is left behind");
+        }
+    }
+
+    #[test]
     fn a_volume_leads_to_its_secret_and_an_unbound_pod_to_nothing() {
         let mut graph = Graph::default();
         let user = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "a", "volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});

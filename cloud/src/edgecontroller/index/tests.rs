@@ -6,6 +6,7 @@ use super::*;
 use crate::edgecontroller::node_object_cache::node_key;
 
 mod bodies;
+mod late;
 mod needs;
 mod whole;
 

@@ -110,6 +110,14 @@ fn compare(cache: &LocationCache, oracle: &Oracle) {
     let referenced: BTreeSet<u8> = (0..4).flat_map(|n| oracle.needs(n)).collect();
     assert_eq!(cache.references(), referenced.len(), "nothing is kept for objects that nobody needs");
     assert_eq!(cache.pods(), oracle.0.len());
+    let nodes: BTreeSet<u8> = oracle.0.keys().map(|(node, _)| *node).collect();
+    assert_eq!(cache.nodes.len(), nodes.len(), "nor for nodes without pods");
+    let empty =
+        |place: &HashMap<NodeId, HashSet<Uid>>| place.is_empty() || place.values().any(HashSet::is_empty);
+    assert!(
+        !cache.places.iter().any(|place| empty(place.value())),
+        "nor for nodes that do not need an object"
+    );
 }
 
 proptest! {

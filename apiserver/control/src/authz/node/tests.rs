@@ -13,6 +13,11 @@ fn graph() -> Graph {
     };
     graph.apply("pods", "shop", "pod-a", Some(&pod("a", "a")));
     graph.apply("pods", "shop", "pod-b", Some(&pod("b", "b")));
+    for node in ["a", "b"] {
+        let owned = json!({"spec": {"nodeName": node}});
+        graph.apply("resourceslices", "", &format!("slice-{node}"), Some(&owned));
+        graph.apply("volumeattachments", "", &format!("attachment-{node}"), Some(&owned));
+    }
     graph
 }
 
@@ -91,6 +96,30 @@ fn what_a_node_may_do() {
         ("list coordination.k8s.io:leases kube-node-lease/-", false),
         ("get storage.k8s.io:csinodes a", true),
         ("get storage.k8s.io:csinodes b", false),
+        ("get resource.k8s.io:resourceslices slice-a", true),
+        ("update resource.k8s.io:resourceslices slice-a", true),
+        ("patch resource.k8s.io:resourceslices slice-a", true),
+        ("delete resource.k8s.io:resourceslices slice-a", true),
+        ("get resource.k8s.io:resourceslices slice-b", false),
+        ("update resource.k8s.io:resourceslices slice-b", false),
+        ("patch resource.k8s.io:resourceslices slice-b", false),
+        ("delete resource.k8s.io:resourceslices slice-b", false),
+        ("get resource.k8s.io:resourceslices unknown", false),
+        ("get resource.k8s.io:resourceslices shop/slice-a", false),
+        ("get resource.k8s.io:resourceslices/status slice-a", false),
+        ("create resource.k8s.io:resourceslices -", true),
+        ("list resource.k8s.io:resourceslices -", false),
+        ("list resource.k8s.io:resourceslices - spec.nodeName=a", true),
+        ("watch resource.k8s.io:resourceslices - spec.nodeName=a", true),
+        ("deletecollection resource.k8s.io:resourceslices - spec.nodeName=a", true),
+        ("list resource.k8s.io:resourceslices - spec.nodeName=b", false),
+        ("watch resource.k8s.io:resourceslices - spec.nodeName=b", false),
+        ("deletecollection resource.k8s.io:resourceslices - spec.nodeName=b", false),
+        ("bind resource.k8s.io:resourceslices slice-a", false),
+        ("get storage.k8s.io:volumeattachments attachment-a", true),
+        ("get storage.k8s.io:volumeattachments attachment-b", false),
+        ("get storage.k8s.io:volumeattachments shop/attachment-a", false),
+        ("list storage.k8s.io:volumeattachments -", false),
         ("get services shop/x", true),
         ("create services shop/-", false),
         ("list discovery.k8s.io:endpointslices -", false),
@@ -124,6 +153,12 @@ fn refusals_are_worded_as_clients_know_them() {
         ("list nodes -", "node 'a' cannot read all nodes, only its own Node object"),
         ("get nodes b", "node 'a' cannot read 'b', only its own Node object"),
         ("list pods -", "can only list/watch pods with spec.nodeName field selector"),
+        (
+            "list resource.k8s.io:resourceslices -",
+            "can only list/watch/deletecollection resourceslices with nodeName field selector",
+        ),
+        ("get resource.k8s.io:resourceslices -", "No Object name found"),
+        ("get resource.k8s.io:resourceslices/status slice-a", "cannot authorize ResourceSlice subresources"),
     ] {
         assert_eq!(authorize(&graph, &[], &asked(line)), Decision::NoOpinion(reason.into()), "{line}");
     }
