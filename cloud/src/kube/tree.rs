@@ -146,8 +146,16 @@ mod tests {
 
     #[test]
     fn what_nodes_write_takes_less_than_what_others_write() {
-        let written = ["/api/v1/nodes", "/apis/events.k8s.io/v1/namespaces/d/events"];
-        for path in written.into_iter().chain(["/apis/coordination.k8s.io/v1/leases?limit=5"]) {
+        for path in [
+            "/api/v1/nodes",
+            "/api/v1/namespaces/d/events",
+            "/apis/events.k8s.io/v1/namespaces/d/events",
+            "/apis/coordination.k8s.io/v1/leases?limit=5",
+            "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+            "/apis/certificates.k8s.io/v1beta1/namespaces/d/podcertificaterequests",
+            "/apis/resource.k8s.io/v1/resourceslices",
+            "/apis/storage.k8s.io/v1/csinodes",
+        ] {
             assert_eq!(tree_bytes_max(path), TREE_BYTES_MAX, "{path}");
         }
         assert_eq!(tree_bytes_max("/api/v1/namespaces/d/pods?fieldSelector=a/b"), POD_TREE_BYTES_MAX);

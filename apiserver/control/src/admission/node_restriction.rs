@@ -401,3 +401,6 @@ fn text_bytes(value: &Value) -> usize {
         _ => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;
