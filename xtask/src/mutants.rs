@@ -15,7 +15,7 @@ use crate::tool::Tool;
 mod equivalent;
 
 /// The names of mutants, which `equivalent.txt` lists, differ between versions.
-const CARGO_MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.0.0" };
+const CARGO_MUTANTS: Tool = Tool { name: "cargo-mutants", version: "27.1.0" };
 
 const EQUIVALENT: &str = include_str!("mutants/equivalent.txt");
 
@@ -28,7 +28,9 @@ struct Examined {
     package: &'static str,
     /// Paths of the modules without `.rs`. Modules below them belong to them.
     modules: &'static [&'static str],
-    /// Arguments of `cargo test` for the tests that must find the mutants.
+    /// Arguments of `cargo test` that select the programs with the tests that must find the mutants.
+    programs: &'static [&'static str],
+    /// Words of which the path of such a test has at least one. Without any, all tests count.
     tests: &'static [&'static str],
 }
 
@@ -36,7 +38,8 @@ static EXAMINED: [Examined; 5] = [
     Examined {
         package: "tombolo-proto",
         modules: &["proto/src/session"],
-        tests: &["--lib", "--test", "session", "--test", "kubeedge", "--test", "fuzz_bounded"],
+        programs: &["--lib", "--test=session", "--test=kubeedge", "--test=fuzz_bounded"],
+        tests: &[],
     },
     Examined {
         package: "tombolo-cloud",
@@ -45,22 +48,26 @@ static EXAMINED: [Examined; 5] = [
             "cloud/src/edgecontroller/location_cache",
             "cloud/src/edgecontroller/pod_manager",
         ],
-        tests: &["--lib", "edgecontroller"],
+        programs: &["--lib"],
+        tests: &["edgecontroller"],
     },
     Examined {
         package: "tombolo-edge",
         modules: &["edge/src/store"],
-        tests: &["--lib", "--", "store", "localapi", "hub"],
+        programs: &["--lib"],
+        tests: &["store", "localapi", "hub"],
     },
     Examined {
         package: "tombolo-apiserver",
         modules: &["apiserver/control/src/authz"],
-        tests: &["--lib", "--", "authz", "admission", "authn", "bootstrap", "controllers"],
+        programs: &["--lib"],
+        tests: &["authz", "admission", "authn", "bootstrap", "controllers"],
     },
     Examined {
         package: "tombolo-grid",
         modules: &["grid/src/prune", "grid/src/reach", "grid/src/endpoints"],
-        tests: &["--lib"],
+        programs: &["--lib"],
+        tests: &[],
     },
 ];
 
@@ -88,10 +95,23 @@ pub(crate) struct MutantsOptions {
 }
 
 impl MutantsOptions {
-    fn examined(&self) -> impl Iterator<Item = &'static Examined> {
-        EXAMINED.iter().filter(|examined| {
-            self.package.is_empty() || self.package.iter().any(|name| name == examined.package)
-        })
+    /// The modules that are selected.
+    ///
+    /// # Errors
+    /// There are none.
+    fn examined(&self) -> Result<Vec<&'static Examined>> {
+        let is_selected = |examined: &&Examined| {
+            let by_package =
+                self.package.is_empty() || self.package.iter().any(|name| name == examined.package);
+            let by_file = self.file.is_empty() || self.file.iter().any(|file| examined.has(file));
+            by_package && by_file
+        };
+        let selected: Vec<_> = EXAMINED.iter().filter(is_selected).collect();
+        if selected.is_empty() {
+            let modules: Vec<_> = EXAMINED.iter().flat_map(|examined| examined.modules).copied().collect();
+            bail!("--package and --file select none of the examined modules: {}", modules.join(", "));
+        }
+        Ok(selected)
     }
 
     /// Whether all mutants of a package are examined.
@@ -109,7 +129,7 @@ pub(crate) fn run(options: &MutantsOptions) -> Result<()> {
     CARGO_MUTANTS.ensure(options.install, "mutants")?;
     let started = Instant::now();
     let (mut unlisted, mut stale) = (Vec::new(), Vec::new());
-    for examined in options.examined() {
+    for examined in options.examined()? {
         examined.start(options)?;
         if options.list {
             continue;
@@ -153,21 +173,22 @@ impl Examined {
         Ok(run::target()?.join("mutants").join(self.package))
     }
 
-    /// Whether a mutant is in these modules.
-    fn has(&self, name: &str) -> bool {
-        self.modules.iter().any(|module| {
-            name.strip_prefix(module).is_some_and(|rest| rest.starts_with(".rs:") || rest.starts_with('/'))
-        })
+    /// Whether a text that begins with the path of a file is about these modules.
+    fn has(&self, text: &str) -> bool {
+        let is_below = |rest: &str| rest.starts_with(".rs") || rest.starts_with('/');
+        self.modules.iter().any(|module| text.strip_prefix(module).is_some_and(is_below))
     }
 
     /// Runs cargo-mutants.
     fn start(&self, options: &MutantsOptions) -> Result<()> {
         let output = self.output()?;
+        // No report of an earlier run may be taken for that of this one.
+        if output.exists() && !options.list {
+            fs::remove_dir_all(&output).with_context(|| format!("cannot remove {}", output.display()))?;
+        }
         fs::create_dir_all(&output).with_context(|| format!("cannot create {}", output.display()))?;
         let mut command = run::cargo();
-        command
-            .args(["mutants", "--package", self.package, "--no-shuffle", "--gitignore", "true", "--output"])
-            .arg(&output);
+        command.args(["mutants", "--package", self.package, "--output"]).arg(&output);
         if options.file.is_empty() {
             let patterns = self.modules.iter().flat_map(|module| ["", "/**/*"].map(|below| (module, below)));
             command.args(
@@ -179,9 +200,11 @@ impl Examined {
         if options.list {
             return run::check(command.arg("--list"));
         }
-        // Dependencies stay built from one run to the next.
-        command.env("CARGO_TARGET_DIR", run::target()?.join("mutants").join("build")).envs(NUMBERS);
-        command.arg("--").args(self.tests);
+        // Dependencies stay built from one run to the next, and only what a mutant changes is compiled again.
+        command.env("CARGO_TARGET_DIR", run::target()?.join("mutants/build")).env("CARGO_INCREMENTAL", "1");
+        command.envs(NUMBERS);
+        command.args(self.programs.iter().map(|argument| format!("--cargo-arg={argument}")));
+        command.args(["--", "--"]).args(self.tests);
         let line = run::describe(&command);
         eprintln!("$ {line}");
         let status = command.status().with_context(|| format!("cannot start `{line}`"))?;
@@ -224,6 +247,25 @@ mod tests {
         let proto = &EXAMINED[0];
         assert!(proto.has("proto/src/session.rs: x") && proto.has("proto/src/session/cloud.rs: x"));
         assert!(!proto.has("proto/src/sessions.rs: x") && !proto.has("grid/src/prune.rs: x"));
+    }
+
+    #[test]
+    fn a_file_selects_the_package_that_has_it() {
+        let selected = |file: &str| {
+            let mut options = MutantsOptions {
+                package: Vec::new(),
+                file: Vec::new(),
+                shard: None,
+                list: false,
+                install: false,
+            };
+            options.file.push(file.to_owned());
+            let examined = options.examined().map_err(|error| error.to_string())?;
+            Ok::<_, String>(examined.iter().map(|examined| examined.package).collect::<Vec<_>>())
+        };
+        assert_eq!(selected("grid/src/prune.rs"), Ok(vec!["tombolo-grid"]));
+        assert_eq!(selected("edge/src/store/*.rs"), Ok(vec!["tombolo-edge"]));
+        assert!(selected("cli/src/main.rs").is_err_and(|error| error.contains("edge/src/store")));
     }
 
     #[test]
