@@ -129,8 +129,7 @@ impl Identifiers {
     fn translate_epoch(&self, members: &mut Map<String, Value>) {
         let cluster = members.get("cluster").and_then(Value::as_str).unwrap_or_default();
         let generation = members.get("generation").and_then(Value::as_u64).unwrap_or_default().to_string();
-        let live =
-            self.live(Sort::Generation, cluster, &generation).and_then(|live| live.parse::<u64>().ok());
+        let live = self.live(Sort::Epoch, cluster, &generation).and_then(|live| live.parse::<u64>().ok());
         if let Some(live) = live {
             members.insert("generation".to_owned(), live.into());
         }
@@ -167,9 +166,7 @@ impl<'a> Draft<'a> {
     /// # Errors
     /// Returns the known pair that contradicts this one.
     pub(crate) fn pair(&mut self, sort: Sort, scope: &str, recorded: &str, live: &str) -> Result<(), String> {
-        let known =
-            self.learned.live(sort, scope, recorded).or_else(|| self.known.live(sort, scope, recorded));
-        if let Some(known) = known {
+        if let Some(known) = self.live(sort, scope, recorded) {
             return if known == live {
                 Ok(())
             } else {
@@ -190,8 +187,7 @@ impl<'a> Draft<'a> {
     /// Another client wrote to the object of the run meanwhile: from now on the recorded version stands for this newer
     /// one. Returns false if it is not newer, or stands for another recorded version.
     pub(crate) fn advance(&mut self, scope: &str, recorded: &str, live: &str) -> bool {
-        let known = self.learned.live(Sort::Version, scope, recorded);
-        let known = known.or_else(|| self.known.live(Sort::Version, scope, recorded));
+        let known = self.live(Sort::Version, scope, recorded);
         let number = |version: &str| version.parse::<u64>().ok();
         let newer = known.and_then(number).zip(number(live)).is_some_and(|(known, live)| live > known);
         let other = self.known.recorded(Sort::Version, scope, live);
@@ -201,6 +197,11 @@ impl<'a> Draft<'a> {
             self.learned.insert(Sort::Version, scope, recorded, live);
         }
         newer && free
+    }
+
+    /// As [`Identifiers::live`].
+    pub(crate) fn live(&self, sort: Sort, scope: &str, recorded: &str) -> Option<&str> {
+        self.learned.live(sort, scope, recorded).or_else(|| self.known.live(sort, scope, recorded))
     }
 
     /// As [`Identifiers::translate`].
@@ -230,5 +231,23 @@ mod tests {
         assert_eq!(content["metadata"]["resourceVersion"], "70");
         assert_eq!(content["text"], "{\"uid\":\"l1\"}");
         assert_eq!(identifiers.translate("pvc-r1 r10 _r1_"), "pvc-r1 r10 _l1_");
+    }
+
+    /// A hello names the epoch that the cloud of the run has, and the generation of an object is no epoch.
+    #[test]
+    fn the_epoch_of_a_hello_is_that_of_the_run() {
+        let mut identifiers = Identifiers::default();
+        identifiers.pair(Sort::Uid, "", "recorded", "live").expect("a new pair");
+        identifiers.pair(Sort::Epoch, "recorded", "3", "1").expect("a new pair");
+        identifiers.pair(Sort::Generation, "recorded", "4", "9").expect("a new pair");
+        for (generation, wanted) in [(3, 1), (4, 4)] {
+            let mut hello =
+                serde_json::json!({"content": {"epoch": {"cluster": "recorded", "generation": generation}}});
+            identifiers.translate_content(&mut hello);
+            assert_eq!(
+                hello["content"]["epoch"],
+                serde_json::json!({"cluster": "live", "generation": wanted})
+            );
+        }
     }
 }
