@@ -39,7 +39,8 @@ pub async fn run_blocking<T>(payer: &Payer, work: impl FnOnce() -> T + Send) -> 
     Ok(beside(work))
 }
 
-/// Size from which on the data that a request reads or changes is processed as blocking work: it takes a millisecond or so.
+/// Size from which on the data that a request reads or changes is processed as blocking work: it takes a millisecond
+/// or so.
 pub const LARGE: usize = 64 * 1024;
 
 /// Like [`run_blocking`], for work that may take long only when it is about this many bytes.

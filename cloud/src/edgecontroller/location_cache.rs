@@ -32,7 +32,7 @@ pub struct Difference {
 /// (resource, namespace, name) -> node -> UIDs of the pods that refer to it. One task writes, any number read.
 #[derive(Debug, Default)]
 pub struct LocationCache {
-    needed_by: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
+    locations: DashMap<ObjectKey, HashMap<NodeId, HashSet<Uid>>, KeyHashes>,
     nodes: DashMap<NodeId, Pods>,
     /// Number of pods whose references are not known.
     lacking: AtomicUsize,
@@ -219,31 +219,31 @@ impl LocationCache {
     /// The copy of this key that all referring pods share. Comparing it with itself reads no text.
     #[must_use]
     pub fn shared(&self, key: &ObjectKey) -> ObjectKey {
-        self.needed_by.get(key).map_or_else(|| key.clone(), |entry| entry.key().clone())
+        self.locations.get(key).map_or_else(|| key.clone(), |entry| entry.key().clone())
     }
 
     /// The nodes that need this object.
     #[must_use]
     pub fn nodes_of(&self, key: &ObjectKey) -> Vec<NodeId> {
-        self.needed_by.get(key).map(|nodes| nodes.keys().cloned().collect()).unwrap_or_default()
+        self.locations.get(key).map(|nodes| nodes.keys().cloned().collect()).unwrap_or_default()
     }
 
     /// Whether some node needs this object.
     #[must_use]
     pub fn is_referenced(&self, key: &ObjectKey) -> bool {
-        self.needed_by.contains_key(key)
+        self.locations.contains_key(key)
     }
 
     /// Whether this node needs this object.
     #[must_use]
     pub fn is_needed_by(&self, node: &NodeId, key: &ObjectKey) -> bool {
-        self.needed_by.get(key).is_some_and(|nodes| nodes.contains_key(node))
+        self.locations.get(key).is_some_and(|nodes| nodes.contains_key(node))
     }
 
     /// The pods on this node that refer to this object, including unserved pods.
     #[must_use]
     pub fn pods_that_need(&self, node: &NodeId, key: &ObjectKey) -> Vec<ObjectKey> {
-        let served = self.needed_by.get(key).and_then(|nodes| nodes.get(node).cloned()).unwrap_or_default();
+        let served = self.locations.get(key).and_then(|nodes| nodes.get(node).cloned()).unwrap_or_default();
         let Some(pods) = self.nodes.get(node) else { return Vec::new() };
         // The references of a pod that can never be served are not known here.
         let refers = |pod: &&BoundPod| pod.references.is_empty() || pod.references.contains(key);
@@ -311,7 +311,7 @@ impl LocationCache {
     /// Number of objects that some node needs.
     #[cfg(test)]
     pub(super) fn references(&self) -> usize {
-        self.needed_by.len()
+        self.locations.len()
     }
 
     /// Number of pods bound to nodes.
@@ -328,14 +328,14 @@ impl LocationCache {
 
     /// Forgets everything.
     pub fn clear(&self) {
-        self.needed_by.clear();
+        self.locations.clear();
         self.nodes.clear();
         self.lacking.store(0, Ordering::Relaxed);
     }
 
     /// Adds one pod's reference; true when it is the node's first.
     fn refer(&self, key: &ObjectKey, node: &NodeId, uid: &Uid) -> bool {
-        let mut nodes = self.needed_by.entry(key.clone()).or_default();
+        let mut nodes = self.locations.entry(key.clone()).or_default();
         let pods = nodes.entry(node.clone()).or_default();
         let first = pods.is_empty();
         pods.insert(uid.clone());
@@ -344,7 +344,7 @@ impl LocationCache {
 
     /// Removes one pod's reference; true when it was the node's last.
     fn release(&self, key: &ObjectKey, node: &NodeId, uid: &Uid) -> bool {
-        let Some(mut nodes) = self.needed_by.get_mut(key) else { return false };
+        let Some(mut nodes) = self.locations.get_mut(key) else { return false };
         let Some(pods) = nodes.get_mut(node) else { return false };
         let was_last = pods.remove(uid) && pods.is_empty();
         if was_last {
@@ -353,7 +353,7 @@ impl LocationCache {
         let empty = nodes.is_empty();
         drop(nodes);
         if empty {
-            self.needed_by.remove_if(key, |_, nodes| nodes.is_empty());
+            self.locations.remove_if(key, |_, nodes| nodes.is_empty());
         }
         was_last
     }

@@ -33,10 +33,10 @@ pub(super) const OUTBOX: TableDefinition<'_, u64, &[u8]> = TableDefinition::new(
 pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("outbox_slots");
 /// Subscription number to [`SubscriptionRow`]. Stores on disk have had this name since schema 1.
 pub(super) const SUBSCRIPTIONS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
-/// Place of a question to its answer ([`super::answers`]); absent from stores of older versions.
+/// Row key of a question to its answer ([`super::answers`]); absent from stores of older versions.
 pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
-/// Key bytes of an object in [`super::single_objects::SUBSCRIPTION`] to the number of its last request (counted over all such
-/// requests) and the length of its body.
+/// Key bytes of an object in [`super::single_objects::SUBSCRIPTION`] to the number of its last request (counted over all
+/// such requests) and the length of its body.
 pub(super) const KEPT: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("kept");
 
 const SCHEMA_KEY: &str = "schema";

@@ -152,7 +152,7 @@ fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
     assert_eq!(cache.pods_in(&node(0), "other"), [other]);
     assert_eq!(cache.remove_pod(&node(0), &uid(1)), Difference::default());
     assert_eq!(cache.remove_pod(&node(0), &uid(2)).lost, [object(0)]);
-    assert!(cache.nodes.is_empty() && cache.needed_by.is_empty());
+    assert!(cache.nodes.is_empty() && cache.locations.is_empty());
 
     cache.set_pod(&node(1), &uid(3), &pod_key(3), &[object(1)]);
     cache.clear();

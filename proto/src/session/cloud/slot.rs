@@ -119,8 +119,8 @@ impl Slot {
         }
     }
 
-    /// What must be sent so that the edge holds what `lookup` says. `tells_unreadable`: the edge can be informed about unreadable
-    /// objects.
+    /// What must be sent so that the edge holds what `lookup` says. `tells_unreadable`: the edge can be informed about
+    /// unreadable objects.
     pub(super) fn judge(&self, key: &ObjectKey, lookup: Lookup, tells_unreadable: bool) -> SlotDecision {
         match lookup {
             Lookup::Pending => SlotDecision::Wait,

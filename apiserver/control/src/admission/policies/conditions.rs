@@ -37,8 +37,8 @@ impl Conditions {
     /// Whether all conditions hold for a request.
     ///
     /// # Errors
-    /// The outer error is that of [`run_blocking`]. The inner one is the first condition that could not be evaluated, unless
-    /// another condition is false.
+    /// The outer error is that of [`run_blocking`]. The inner one is the first condition that could not be evaluated,
+    /// unless another condition is false.
     pub(in crate::admission) async fn hold(
         &self,
         request: &AdmissionRequest<'_>,
