@@ -70,10 +70,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
     let seed = Seed::of_this_run()?;
     let command = || cargo_test(options, seed, &skip_log);
-    let first = command()?;
-    if options.needs(|package| package == WHOLE_SYSTEM) {
-        build_programs()?;
-    }
+    let first = build(options, &command)?;
     let outcome = run_tests(options, first, command, &skip_log);
     if outcome.is_err() {
         eprintln!("random tests of this run began with {seed}");
@@ -147,6 +144,22 @@ fn prepare(options: &TestOptions) -> Result<()> {
     Ok(())
 }
 
+/// Builds the programs of Kubernetes and those of this workspace, and returns the command that `command` makes. The Go
+/// toolchain waits for downloads and links one program at a time, so both toolchains together finish sooner.
+fn build(options: &TestOptions, command: impl Fn() -> Result<Command>) -> Result<Command> {
+    std::thread::scope(|scope| {
+        let workspace = scope.spawn(|| {
+            if options.needs(|package| package == WHOLE_SYSTEM) {
+                build_programs()?;
+            }
+            if options.is_everything() { pool::build(&mut tests_of(&[])).map(drop) } else { Ok(()) }
+        });
+        let command = command();
+        workspace.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        command
+    })
+}
+
 /// Runs every test once, then repeats the failed tests alone, with the same seed. The repetition only tells whether a
 /// test fails always or sometimes. The run has failed in both cases: a test that fails sometimes is a defect of the
 /// test or of the product, and nobody looks for the defects of a run that has passed.
@@ -216,15 +229,21 @@ fn everything(command: &mut Command) -> Result<Report> {
     Ok(report)
 }
 
-/// `cargo test` with the environment that the tests need. Builds missing programs first.
-fn cargo_test(options: &TestOptions, seed: Seed, skip_log: &Path) -> Result<Command> {
+/// `cargo test` for these packages, or for the whole workspace without any.
+fn tests_of(packages: &[String]) -> Command {
     let mut command = run::cargo();
-    command.args(["test", "--locked", "--no-fail-fast"]).env("TOMBOLO_SKIP_LOG", skip_log);
-    seed.give_to(&mut command);
-    if options.packages.is_empty() {
+    command.args(["test", "--locked", "--no-fail-fast"]);
+    if packages.is_empty() {
         command.args(["--workspace", "--features", FEATURES]);
     }
-    command.args(options.packages.iter().flat_map(|package| ["-p", package]));
+    command.args(packages.iter().flat_map(|package| ["-p", package]));
+    command
+}
+
+/// `cargo test` with the environment that the tests need. Builds missing programs of Kubernetes first.
+fn cargo_test(options: &TestOptions, seed: Seed, skip_log: &Path) -> Result<Command> {
+    let mut command = tests_of(&options.packages);
+    seed.give_to(command.env("TOMBOLO_SKIP_LOG", skip_log));
     if options.without_cluster {
         command.env(WITHOUT_CLUSTER_VARIABLE, "1").env_remove(components::ASSETS_VARIABLE);
     } else if options.needs_kubernetes() {
