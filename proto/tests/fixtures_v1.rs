@@ -244,6 +244,9 @@ fn options() -> Vec<(&'static str, Frame)> {
         body: RequestBody::Api(call),
         caller_token: None,
     };
+    let cluster = Epoch { cluster: wide().uid, generation: 0 };
+    let caught_up =
+        Frame::CaughtUp { subscription: SubscriptionId::NODE, epoch: cluster, revision: CloudRevision(0) };
     let nothing = ApiReply { code: 204, content_type: String::new(), body: Bytes::new() };
     let short = Message::new(
         MessageId::parse("F").expect("an id"),
@@ -278,6 +281,7 @@ fn options() -> Vec<(&'static str, Frame)> {
         ("request_message_unknown", request(RequestBody::Message(Box::new(short)))),
         ("reply_api_empty", reply(ReplyBody::Api(nothing))),
         ("subscribe_digest", Frame::Subscribe(subscribe)),
+        ("caught_up_cluster", caught_up),
         ("lease_renew_before_1970", Frame::LeaseRenew { renew_time_micros: -1 }),
     ]
 }

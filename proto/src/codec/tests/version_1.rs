@@ -47,7 +47,7 @@ proptest! {
 
 #[test]
 fn a_large_body_reaches_version_1_in_pieces() {
-    let body: Vec<u8> = (0..100_000_u32).flat_map(|number| number.to_le_bytes()).collect();
+    let body: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     for zstd in [false, true] {
         let frame = upsert(body.clone());
         assert_eq!(received(&frame, Lane::Bulk, zstd), Ok((2, expected(&frame))));
