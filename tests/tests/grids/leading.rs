@@ -75,9 +75,12 @@ async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
     })
     .await;
     assert_eq!(leader(&grids, "").await, second);
-    let after = grids.get("Deployment", "web-b").await;
+    // A later change arrives, and the child has changed only by it.
+    grids.patch("DeploymentGrid", "web", json!({"spec": {"template": {"replicas": 6}}})).await;
+    let after = grids.until("Deployment", "web-b", |child| child["spec"]["replicas"] == 6).await;
     assert_eq!(after["metadata"]["uid"], child["metadata"]["uid"]);
-    assert_eq!(after["metadata"]["generation"], child["metadata"]["generation"]);
+    let generation = |child: &Value| child["metadata"]["generation"].as_i64().unwrap();
+    assert_eq!(generation(&after), generation(&child) + 1);
     assert_eq!(grids.names("Deployment").await, ["web-b"]);
 }
 

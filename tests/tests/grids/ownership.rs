@@ -29,15 +29,15 @@ async fn own(api: Api) {
     grids.event("UnownedChild", "web").await;
     let conflict = grids.event("ChildNameConflict", "web").await;
     assert!(conflict["message"].as_str().unwrap().contains("web-c"), "{conflict}");
+    assert!(grids.get("Deployment", "web-c").await["metadata"]["ownerReferences"].is_null());
+    // The solution that the message names.
+    grids.api("Deployment").delete("web-c", &DeleteParams::default()).await.unwrap();
+    grids.until("Deployment", "web-c", is_owned).await;
     let stranger = grids.get("Deployment", "web-x").await;
     assert!(
         stranger["metadata"]["ownerReferences"].is_null()
             && stranger["metadata"]["deletionTimestamp"].is_null()
     );
-    assert!(grids.get("Deployment", "web-c").await["metadata"]["ownerReferences"].is_null());
-    // The solution that the message names.
-    grids.api("Deployment").delete("web-c", &DeleteParams::default()).await.unwrap();
-    grids.until("Deployment", "web-c", is_owned).await;
     // A4.
     let before = grids.get("Deployment", "web-a").await;
     grids

@@ -486,6 +486,7 @@ mod scenarios {
         futures::future::join_all(each).await;
         node.connect().await.unwrap();
         node.converges(&stage.world).await;
+        stage.fence(&node).await;
         let repeated = node.look(|store| repeated(&store.delivered).map(str::to_owned));
         assert_eq!(repeated, None, "resent although it was acknowledged in time");
     }
