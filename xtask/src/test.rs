@@ -94,7 +94,7 @@ impl TestOptions {
             .for_cargo()
             .find(|argument| argument.starts_with("-p") || argument.starts_with("--package"))
         {
-            Some(argument) => bail!("{argument} must come before other arguments for `cargo test`"),
+            Some(argument) => bail!("{argument}: write -p NAME, before other arguments for `cargo test`"),
             None => Ok(()),
         }
     }
@@ -306,17 +306,18 @@ mod tests {
     fn a_package_is_tested_with_what_its_tests_need() {
         let needs = |line: &str| {
             let options = options(line);
+            options.check().unwrap();
             (options.needs(|package| package == WHOLE_SYSTEM), options.needs_kubernetes())
         };
         for everything in
-            ["", "--no-run", "-p tombolo-tests", "-p=tombolo-proto --package tombolo-tests", "-- -p"]
+            ["", "--no-run", "-p tombolo-tests", "-p tombolo-proto --package tombolo-tests", "-- -p"]
         {
             assert_eq!(needs(everything), (true, true), "{everything}");
         }
         for with_kubectl in ["--package=tombolo-edge", "-p tombolo-apicore"] {
             assert_eq!(needs(with_kubectl), (false, true), "{with_kubectl}");
         }
-        for alone in ["-p tombolo-proto", "-ptombolo-proto -- session", "--package tombolo-grid --lib"] {
+        for alone in ["-p tombolo-proto", "-p tombolo-proto -- session", "--package tombolo-grid --lib"] {
             assert_eq!(needs(alone), (false, false), "{alone}");
         }
     }
@@ -337,9 +338,9 @@ mod tests {
 
     #[test]
     fn a_package_after_other_arguments_is_rejected() {
-        for line in ["--lib -p tombolo-tests", "session --package=tombolo-tests"] {
+        for line in ["--lib -p tombolo-tests", "session --package=tombolo-tests", "-ptombolo-tests"] {
             let said = options(line).check().unwrap_err().to_string();
-            assert!(said.contains("must come before"), "{line}: {said}");
+            assert!(said.contains("before other arguments"), "{line}: {said}");
         }
         for line in ["-p tombolo-tests --lib", "--lib -- -p", "-- -p"] {
             assert!(options(line).check().is_ok(), "{line}");
