@@ -197,7 +197,7 @@ impl<'a> Comparison<'a> {
     fn deletion(&mut self, recorded: &Frame, live: &Frame) -> ComparisonResult {
         let (one, other) = (recorded.content(), live.content());
         for suffix in ["/metadata/name", "/metadata/namespace", "/metadata/uid"] {
-            let value = |content: &Value| content.suffix(suffix).and_then(Value::as_str).map(str::to_owned);
+            let value = |content: &Value| content.pointer(suffix).and_then(Value::as_str).map(str::to_owned);
             let pointer = format!("/content{suffix}");
             match (value(one), value(other)) {
                 (None, None) => {}
@@ -426,7 +426,6 @@ impl<'a> Comparison<'a> {
 
     /// The rule under which a member may differ, whatever its value.
     fn allowed(&self, parent: &str, name: &str, one: &Value, other: &Value) -> Option<Rule> {
-        let in_metadata = parent.ends_with("/metadata");
         let both = one.is_string() && other.is_string();
         match name {
             _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {

@@ -154,13 +154,13 @@ impl Comparison<'_> {
     fn status(&mut self, pointer: &str, one: &Value, other: &Value) -> ComparisonResult {
         for suffix in ["/status", "/reason", "/code", "/details/name", "/details/group"] {
             // A KubeEdge cloud that answers from its caches names no group.
-            if suffix == "/details/group" && one.suffix(suffix).is_none() {
+            if suffix == "/details/group" && one.pointer(suffix).is_none() {
                 continue;
             }
             // Go either omits or writes empty texts.
-            let said = |status: &'_ Value| status.suffix(suffix).filter(|text| **text != "").cloned();
+            let said = |status: &'_ Value| status.pointer(suffix).filter(|text| **text != "").cloned();
             if said(one) != said(other) {
-                let shown = |status: &Value| short(status.suffix(suffix).unwrap_or(&Value::Null));
+                let shown = |status: &Value| short(status.pointer(suffix).unwrap_or(&Value::Null));
                 return mismatch(
                     &format!("{pointer}{suffix}"),
                     format!("{} was recorded, {} arrived", shown(one), shown(other)),

@@ -53,7 +53,7 @@ pub struct Claims {
     pub jti: String,
     /// The account and the objects that the token is bound to.
     #[serde(rename = "kubernetes.io")]
-    pub claim: KubernetesClaim,
+    pub kubernetes: KubernetesClaim,
     /// Start of validity.
     pub nbf: u64,
     /// User name.
@@ -79,7 +79,7 @@ impl Claims {
             jti: id,
             nbf: now,
             sub: format!("{USER_PREFIX}{}:{}", claim.namespace, claim.serviceaccount.name),
-            claim,
+            kubernetes: claim,
         }
     }
 }
