@@ -356,7 +356,7 @@ fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
         watch_bytes: bytes("budgets.watchBytes", raw.watch_bytes)?,
         index_bytes: bytes("budgets.indexBytes", raw.index_bytes)?,
         door_limits: DoorLimits {
-            waiting_per_source: door_limits(
+            waiting_per_source: number(
                 "budgets.connectionsPerSource",
                 raw.connections_per_source,
                 DOOR_LIMITS.waiting,

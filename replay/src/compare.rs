@@ -487,7 +487,7 @@ impl<'a> Comparison<'a> {
     fn is_addition(&self, pointer: &str, uid: &str, one: &Value, other: &Value) -> bool {
         let pointer = in_object(pointer);
         let added = self.additions.get(uid).into_iter().flatten();
-        other.is_null() && added.into_iter().any(|(pointer, value)| pointer == pointer && value == one)
+        other.is_null() && added.into_iter().any(|(at, value)| at == pointer && value == one)
     }
 }
 

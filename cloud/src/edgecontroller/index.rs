@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use tombolo_proto::object::ObjectVersion;
 use tombolo_proto::session::Lookup;
-use tombolo_proto::{NodeId, ObjectKey, Resource};
+use tombolo_proto::{NodeId, ObjectKey};
 use tombolo_runtime::LineLimit;
 
 use bodies::Bodies;

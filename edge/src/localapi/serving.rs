@@ -2,8 +2,7 @@
 //! their usual configuration works with the local API (docs/edge-node.md#pods-at-the-local-api). It is issued again
 //! when the addresses of the Service or of the node change.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::Value;

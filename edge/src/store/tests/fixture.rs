@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::kept::answer;
+use super::single_objects::answer;
 use super::*;
 use crate::store::schema::SCHEMA;
 

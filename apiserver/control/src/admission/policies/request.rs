@@ -12,7 +12,7 @@ use tombolo_cel::{
 };
 
 use super::compiled::Compiled;
-use super::request_types::REQUEST;
+use super::request_types::{REQUEST, named_values};
 use crate::admission::carried_kind;
 use crate::objects::{Objects, core};
 
