@@ -115,7 +115,7 @@ fn compare(cache: &LocationCache, oracle: &Oracle) {
     let empty =
         |place: &HashMap<NodeId, HashSet<Uid>>| place.is_empty() || place.values().any(HashSet::is_empty);
     assert!(
-        !cache.places.iter().any(|place| empty(place.value())),
+        !cache.locations.iter().any(|location| empty(location.value())),
         "nor for nodes that do not need an object"
     );
 }
