@@ -191,6 +191,23 @@ async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
     );
 }
 
+/// Each delivery looks at the pods that wait. Others must not be told again because one waits.
+#[tokio::test]
+async fn a_pod_that_waits_no_longer_is_told_once_while_others_wait() {
+    let store = synced(&FaultyDisk::new(10)).await;
+    let [shown, again, waits] = ["shown", "again", "waits"].map(|name| key("pods", name));
+    let (map, never) = (key("configmaps", "app"), [key("secrets", "never")]);
+    apply(&store, &[upsert(&shown, "u1", 10, std::slice::from_ref(&map))]).await;
+    apply(&store, &[upsert(&again, "u2", 11, &never), upsert(&waits, "u3", 12, &never)]).await;
+    apply(&store, &[delete(&again)]).await;
+    apply(&store, &[upsert(&map, "u4", 13, &[])]).await;
+    apply(&store, &[upsert(&again, "u5", 14, &[])]).await;
+    apply(&store, &[upsert(&map, "u4", 15, &[])]).await;
+    let told: Vec<_> = told(&store, "pods", 1).into_iter().map(|(kind, name, _)| (kind, name)).collect();
+    assert_eq!(told, [(ChangeKind::Added, "shown".to_owned()), (ChangeKind::Added, "again".to_owned())]);
+    assert_eq!(store.counts().unwrap().hidden, 1);
+}
+
 #[tokio::test]
 async fn a_commit_that_failed_and_is_there_all_the_same_is_told() {
     let disk = FaultyDisk::new(9);
