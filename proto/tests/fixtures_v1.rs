@@ -273,7 +273,7 @@ fn options() -> Vec<(&'static str, Frame)> {
         ("deliver_upsert_followed", Frame::Deliver(followed)),
         ("deliver_adopt_wide", deliver(Change::Adopt { key: key("web"), version: wide() })),
         ("deliver_delete_unknown", deliver(Change::Delete { key: key("web"), version: None })),
-        ("hello_features", Frame::Hello(all)),
+        ("hello_features_instance", Frame::Hello(all)),
         ("inventory_part_first", Frame::InventoryPart(part)),
         ("ack_nothing", Frame::Ack { lanes: Vec::new() }),
         ("ack_control", Frame::Ack { lanes: vec![(Lane::Control, Seq(1))] }),
