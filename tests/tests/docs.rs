@@ -332,7 +332,11 @@ const PASSED_ON: [&str; 2] = ["--test", "--lib"];
 
 /// The crates that hold the flags of the program in a command; all crates if the program is not ours.
 fn crates_of(command: &str) -> Vec<&'static str> {
-    let command = command.trim_start().trim_start_matches("sudo ").trim_start_matches("target/release/");
+    let command = command.trim_start().trim_start_matches("sudo ");
+    let command = ["target/release/", "target/dist/"]
+        .iter()
+        .find_map(|folder| command.strip_prefix(folder))
+        .unwrap_or(command);
     match command.split_whitespace().next() {
         Some("cloudcore") => vec!["cloud", "runtime"],
         Some("edgecore") => vec!["edge", "runtime"],

@@ -425,7 +425,7 @@ mod the_rules_can_fail {
             "    struct Inner;",
             "pub use x::Y;",
         ];
-        assert_eq!(super::declared_types(&lines), ["A", "B", "C"]);
+        assert_eq!(super::declared_types(&lines), ["A", "B", "C", "Inner"]);
     }
 
     #[test]

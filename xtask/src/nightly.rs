@@ -27,7 +27,7 @@ pub(crate) struct NightlyOptions {
 }
 
 /// One row of the table.
-struct Step {
+struct NightlyStep {
     name: &'static str,
     work: Work,
 }
@@ -41,34 +41,34 @@ enum Work {
     Facts,
 }
 
-const fn recipe(name: &'static str, arguments: &'static [&'static str]) -> Step {
-    Step { name, work: Work::Recipe(arguments) }
+const fn recipe(name: &'static str, arguments: &'static [&'static str]) -> NightlyStep {
+    NightlyStep { name, work: Work::Recipe(arguments) }
 }
 
 /// The steps in their order, the shorter ones first.
-const STEPS: &[Step] = &[
-    Step {
+const STEPS: &[NightlyStep] = &[
+    NightlyStep {
         name: "properties",
         work: Work::Tests(
             &["--workspace", "--features", FEATURES, "--lib"],
             &[("PROPTEST_CASES", CASES), ("TOMBOLO_WITHOUT_CLUSTER", "1")],
         ),
     },
-    Step {
+    NightlyStep {
         name: "schedules",
         work: Work::Tests(
             &["-p", "tombolo-proto", "--test", "session", "--test", "kubeedge"],
             &[("PROPTEST_CASES", CASES), ("TOMBOLO_SCHEDULES", SCHEDULES)],
         ),
     },
-    Step {
+    NightlyStep {
         name: "fuzz",
         work: Work::Tests(
             &["-p", "tombolo-proto", "-p", "tombolo-apicore", "--test", "fuzz_bounded"],
             &[("TOMBOLO_FUZZ_SECONDS", FUZZ_SECONDS)],
         ),
     },
-    Step { name: "facts", work: Work::Facts },
+    NightlyStep { name: "facts", work: Work::Facts },
     recipe("crash", &["crash"]),
     recipe("mutations", &["mutations"]),
     recipe("authz", &["authz"]),
@@ -81,7 +81,7 @@ fn names() -> PossibleValuesParser {
 
 /// How a step has ended.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum StepOutcome {
     Passed,
     /// Why it failed, on one line.
     Failed(String),
@@ -98,23 +98,23 @@ pub(crate) fn run(options: &NightlyOptions) -> Result<()> {
     for step in selected(options) {
         eprintln!("\n===== {}", step.name);
         let started = Instant::now();
-        let outcome = step.work.run().unwrap_or_else(|error| Outcome::Failed(format!("{error:#}")));
+        let outcome = step.work.run().unwrap_or_else(|error| StepOutcome::Failed(format!("{error:#}")));
         rows.push((step.name, outcome, started.elapsed()));
     }
     print!("\n{}", table(&rows));
-    match rows.iter().filter(|(_, outcome, _)| matches!(outcome, Outcome::Failed(_))).count() {
+    match rows.iter().filter(|(_, outcome, _)| matches!(outcome, StepOutcome::Failed(_))).count() {
         0 => Ok(()),
         failed => bail!("{failed} of {} steps failed", rows.len()),
     }
 }
 
-fn selected(options: &NightlyOptions) -> impl Iterator<Item = &'static Step> {
+fn selected(options: &NightlyOptions) -> impl Iterator<Item = &'static NightlyStep> {
     let is_wanted = move |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
     STEPS.iter().filter(move |step| is_wanted(step.name))
 }
 
 impl Work {
-    fn run(&self) -> Result<Outcome> {
+    fn run(&self) -> Result<StepOutcome> {
         match self {
             Self::Recipe(arguments) => {
                 let own = std::env::current_exe().context("cannot find the path of this program")?;
@@ -127,7 +127,7 @@ impl Work {
             }
             Self::Facts => return facts(),
         }
-        Ok(Outcome::Passed)
+        Ok(StepOutcome::Passed)
     }
 }
 
@@ -139,32 +139,32 @@ fn run_random(tests: &mut Command) -> Result<()> {
 }
 
 /// Compares the tables of facts with kube-apiserver and the Go modules.
-fn facts() -> Result<Outcome> {
+fn facts() -> Result<StepOutcome> {
     if !components::available() {
-        return Ok(Outcome::Skipped("neither Go nor a built kube-apiserver is available".to_owned()));
+        return Ok(StepOutcome::Skipped("neither Go nor a built kube-apiserver is available".to_owned()));
     }
     // Building the components downloads the modules.
     let assets = components::ensure()?;
     let sources = gobuild::module_cache().map(|cache| cache.join("k8s.io"));
     let Some(sources) = sources.filter(|sources| sources.is_dir()) else {
-        return Ok(Outcome::Skipped("the Go modules of Kubernetes are not on this machine".to_owned()));
+        return Ok(StepOutcome::Skipped("the Go modules of Kubernetes are not on this machine".to_owned()));
     };
     test::build_programs()?;
     let mut compare = run::cargo();
     compare.args(["test", "--locked", "--package", "tombolo-tests", "--test", "facts", "--", "--ignored"]);
     compare.env(components::ASSETS_VARIABLE, assets).env("TOMBOLO_GO_SOURCES", sources);
     test::run_some(&mut compare)?;
-    Ok(Outcome::Passed)
+    Ok(StepOutcome::Passed)
 }
 
 /// A row for each step: name, result, time.
-fn table(rows: &[(&str, Outcome, Duration)]) -> String {
+fn table(rows: &[(&str, StepOutcome, Duration)]) -> String {
     let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or_default();
-    let row = |(name, outcome, took): &(&str, Outcome, Duration)| {
+    let row = |(name, outcome, took): &(&str, StepOutcome, Duration)| {
         let result = match outcome {
-            Outcome::Passed => "passed".to_owned(),
-            Outcome::Failed(why) => format!("FAILED  {}", first_line(why)),
-            Outcome::Skipped(why) => format!("skipped {why}"),
+            StepOutcome::Passed => "passed".to_owned(),
+            StepOutcome::Failed(why) => format!("FAILED  {}", first_line(why)),
+            StepOutcome::Skipped(why) => format!("skipped {why}"),
         };
         format!("{name:width$}  {}  {result}\n", clock(*took))
     };
@@ -190,9 +190,13 @@ mod tests {
     #[test]
     fn the_table_has_a_row_for_each_step() {
         let rows = [
-            ("crash", Outcome::Passed, Duration::from_secs(3_723)),
-            ("properties", Outcome::Failed("a test failed\nsee above".to_owned()), Duration::from_secs(59)),
-            ("facts", Outcome::Skipped("no Go".to_owned()), Duration::ZERO),
+            ("crash", StepOutcome::Passed, Duration::from_secs(3_723)),
+            (
+                "properties",
+                StepOutcome::Failed("a test failed\nsee above".to_owned()),
+                Duration::from_secs(59),
+            ),
+            ("facts", StepOutcome::Skipped("no Go".to_owned()), Duration::ZERO),
         ];
         let wanted = "crash        1:02:03  passed\n\
                       properties   0:00:59  FAILED  a test failed\n\

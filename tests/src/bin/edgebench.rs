@@ -47,10 +47,14 @@ async fn main() -> Result<()> {
     let cluster = Cluster::start(&edgecore).await?;
     let agent = Process::new(cluster.world.edge_id(cluster::NODE).context("edgecore is not running")?)?;
     let names = names::measure(cluster.dns, agent, Duration::from_secs(seconds)).await?;
-    let target = Target::AtLeast(50_000.0);
+    let target = FigureTarget::AtLeast(50_000.0);
     row("DNS answers for each second of processor time, 1/s", &[names.each_cpu_second], target);
-    row("DNS answers each second, one client process beside it, 1/s", &[names.each_second], Target::None);
-    row("DNS questions without an answer, %", &[100.0 * names.lost], Target::None);
+    row(
+        "DNS answers each second, one client process beside it, 1/s",
+        &[names.each_second],
+        FigureTarget::None,
+    );
+    row("DNS questions without an answer, %", &[100.0 * names.lost], FigureTarget::None);
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         runs.push(wrapper::lists(cluster.wrapper).await?);
@@ -58,14 +62,18 @@ async fn main() -> Result<()> {
     let millis = |times: &[Spread], of: fn(&Spread) -> Duration| -> Vec<f64> {
         times.iter().map(|run| of(run).as_secs_f64() * 1e3).collect()
     };
-    row("list of 1,000 slices through the wrapper, p50, ms", &millis(&runs, |run| run.p50), Target::None);
+    row(
+        "list of 1,000 slices through the wrapper, p50, ms",
+        &millis(&runs, |run| run.p50),
+        FigureTarget::None,
+    );
     row(
         "list of 1,000 slices through the wrapper, p99, ms",
         &millis(&runs, |run| run.p99),
-        Target::AtMost(5.0),
+        FigureTarget::AtMost(5.0),
     );
     // Names and slices have been answered, so the agent holds everything by now.
-    row("agent, resident, MB", &[megabytes(agent)?], Target::AtMost(25.0));
+    row("agent, resident, MB", &[megabytes(agent)?], FigureTarget::AtMost(25.0));
     for watchers in [1, 100] {
         let mut runs = Vec::new();
         for run in 0..RUNS {
@@ -75,12 +83,16 @@ async fn main() -> Result<()> {
         let cpu: Vec<f64> = runs.iter().map(|watched| watched.cpu.as_secs_f64() * 1e6).collect();
         let name = |what: &str| format!("{what}, {watchers} watchers");
         let (p50, p99) = (millis(&times, |run| run.p50), millis(&times, |run| run.p99));
-        row(&name("change from the hub to a watcher of the wrapper, p50, ms"), &p50, Target::None);
-        let target = if watchers == 1 { Target::AtMost(2.0) } else { Target::None };
+        row(&name("change from the hub to a watcher of the wrapper, p50, ms"), &p50, FigureTarget::None);
+        let target = if watchers == 1 { FigureTarget::AtMost(2.0) } else { FigureTarget::None };
         row(&name("change from the hub to a watcher of the wrapper, p99, ms"), &p99, target);
-        row(&name("processor time of the agent for a change, µs"), &cpu, Target::None);
+        row(&name("processor time of the agent for a change, µs"), &cpu, FigureTarget::None);
     }
-    row("agent, resident with 100 watchers after 1,800 changes, MB", &[megabytes(agent)?], Target::None);
+    row(
+        "agent, resident with 100 watchers after 1,800 changes, MB",
+        &[megabytes(agent)?],
+        FigureTarget::None,
+    );
     Ok(())
 }
 
@@ -90,21 +102,21 @@ fn megabytes(agent: Process) -> Result<f64> {
 
 /// What a figure should be.
 #[derive(Clone, Copy)]
-enum Target {
+enum FigureTarget {
     None,
     AtMost(f64),
     AtLeast(f64),
 }
 
 /// Prints a row of the table: the median of the runs with its range, and in how many runs the target was reached.
-fn row(name: &str, runs: &[f64], target: Target) {
+fn row(name: &str, runs: &[f64], target: FigureTarget) {
     let count = |reached: &dyn Fn(f64) -> bool| {
         format!("{} of {}", runs.iter().filter(|value| reached(**value)).count(), runs.len())
     };
     let (target, reached) = match target {
-        Target::None => (String::new(), String::new()),
-        Target::AtMost(most) => (most.to_string(), count(&|value| value <= most)),
-        Target::AtLeast(least) => (format!("at least {least}"), count(&|value| value >= least)),
+        FigureTarget::None => (String::new(), String::new()),
+        FigureTarget::AtMost(most) => (most.to_string(), count(&|value| value <= most)),
+        FigureTarget::AtLeast(least) => (format!("at least {least}"), count(&|value| value >= least)),
     };
     let measured = Median::of(runs.iter().copied()).map(|median| format!("{median:.2}")).unwrap_or_default();
     println!("| {name} | {measured} | {target} | {reached} |");

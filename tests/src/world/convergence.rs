@@ -19,7 +19,7 @@ use super::{DEADLINE, World, tail};
 
 /// A version of an object that a node holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct ObservedVersion {
     uid: Option<String>,
     /// resourceVersion in the cluster, and at the edge, which counts its own.
     cluster: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Version {
 
 /// The ConfigMaps and Secrets that a node holds, by kind, namespace and name. Pods are left out, because their node
 /// writes them too.
-pub(super) type Versions = BTreeMap<String, Version>;
+pub(super) type Versions = BTreeMap<String, ObservedVersion>;
 
 /// Numbers for fences.
 static FENCES: AtomicU64 = AtomicU64::new(1);
@@ -128,7 +128,7 @@ where
     let version = |(name, object): (String, T)| {
         let cluster = there.get(&name).and_then(|object| object.meta().resource_version.clone());
         let (uid, edge) = (object.meta().uid.clone(), object.meta().resource_version.clone());
-        (name, Version { uid, cluster, edge })
+        (name, ObservedVersion { uid, cluster, edge })
     };
     Ok(here.into_iter().map(version).collect())
 }
@@ -162,12 +162,12 @@ mod tests {
 
     #[test]
     fn what_is_stored_again_without_a_change_is_named() {
-        let version = |uid: &str, cluster: &str, edge: &str| Version {
+        let version = |uid: &str, cluster: &str, edge: &str| ObservedVersion {
             uid: Some(uid.to_owned()),
             cluster: Some(cluster.to_owned()),
             edge: Some(edge.to_owned()),
         };
-        let held = |version: Version| Versions::from([("Secret a/b".to_owned(), version)]);
+        let held = |version: ObservedVersion| Versions::from([("Secret a/b".to_owned(), version)]);
         let before = held(version("u", "5", "1"));
         assert_eq!(stored_again(&before, &held(version("u", "5", "2"))), ["Secret a/b"]);
         for other in [version("u", "5", "1"), version("u", "6", "2"), version("v", "5", "2")] {

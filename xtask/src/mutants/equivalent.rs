@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-/// Names of mutants, without their positions, and how often each occurs.
-pub(super) type Names = BTreeMap<String, usize>;
+/// MutantNames of mutants, without their positions, and how often each occurs.
+pub(super) type MutantNames = BTreeMap<String, usize>;
 
 /// Parses the list: lines with names, each followed by an indented line with the reason.
 ///
 /// # Errors
 /// A name has no reason, or a reason no name.
-pub(super) fn parse(list: &str) -> Result<Names> {
-    let mut names = Names::new();
+pub(super) fn parse(list: &str) -> Result<MutantNames> {
+    let mut names = MutantNames::new();
     let mut without_reason: Vec<&str> = Vec::new();
     for line in list.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
         if !line.starts_with(' ') {
@@ -36,8 +36,8 @@ pub(super) fn parse(list: &str) -> Result<Names> {
 ///
 /// # Errors
 /// A line does not have this form.
-pub(super) fn count(report: &str) -> Result<Names> {
-    let mut names = Names::new();
+pub(super) fn count(report: &str) -> Result<MutantNames> {
+    let mut names = MutantNames::new();
     for line in report.lines() {
         let name = line.split_once(".rs:").and_then(|(file, rest)| {
             let (_, change) = rest.split_once(": ")?;
@@ -50,7 +50,7 @@ pub(super) fn count(report: &str) -> Result<Names> {
 }
 
 /// Survivors that are not listed, with the positions that the report gives.
-pub(super) fn unlisted(report: &str, listed: &Names) -> Result<Vec<String>> {
+pub(super) fn unlisted(report: &str, listed: &MutantNames) -> Result<Vec<String>> {
     let survived = count(report)?;
     let is_new = |name: &String| survived.get(name) > listed.get(name);
     let mut lines = Vec::new();
@@ -63,7 +63,11 @@ pub(super) fn unlisted(report: &str, listed: &Names) -> Result<Vec<String>> {
 }
 
 /// Listed mutants of these files that did not survive.
-pub(super) fn stale(survived: &Names, listed: &Names, is_of_these: impl Fn(&str) -> bool) -> Vec<String> {
+pub(super) fn stale(
+    survived: &MutantNames,
+    listed: &MutantNames,
+    is_of_these: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let is_stale = |(name, count): &(&String, &usize)| is_of_these(name) && survived.get(*name) < Some(count);
     listed.iter().filter(is_stale).map(|(name, _)| name.clone()).collect()
 }
@@ -74,7 +78,7 @@ mod tests {
 
     const LIST: &str = "# a comment\n\na.rs: delete ! in f\na.rs: delete ! in f\n    Twice.\nb/c.rs: replace | with ^ in g\n    Why.\n";
 
-    fn names(all: &[(&str, usize)]) -> Names {
+    fn names(all: &[(&str, usize)]) -> MutantNames {
         all.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
     }
 
