@@ -89,14 +89,16 @@ impl World {
     /// When the changes do not arrive within [`DEADLINE`].
     pub async fn fence(&self, objects: &Objects, node: &str) {
         let name = format!("fence-{node}");
+        // A pod has a volume for each, and these are named after them.
+        let secret = secret_of(&name);
         let here = objects.seen_by(self.edge_client(node).await.expect("the agent's kubeconfig"));
         // The keys that wait for a node have no order, so the last of them may arrive after the first fence.
         for _ in 0..2 {
             let value = FENCES.fetch_add(1, Ordering::Relaxed).to_string();
             objects.config_map(&name, &value).await.expect("a ConfigMap");
-            objects.secret(&name, &value).await.expect("a Secret");
+            objects.secret(&secret, &value).await.expect("a Secret");
             if objects.pods().get_opt(&name).await.expect("an answer").is_none() {
-                objects.accepted_pod(&name, node, &[&name], &[&name]).await;
+                objects.accepted_pod(&name, node, &[&name], &[&secret]).await;
             }
             let label = Patch::Merge(json!({"metadata": {"labels": {"fence": value}}}));
             objects.pods().patch(&name, &PatchParams::default(), &label).await.expect("a label");
@@ -133,12 +135,17 @@ where
     Ok(here.into_iter().map(version).collect())
 }
 
+/// The name of the Secret of a fence.
+fn secret_of(fence: &str) -> String {
+    format!("{fence}-secret")
+}
+
 /// Whether all objects of a fence have this value.
 async fn arrives(here: &Objects, name: &str, value: &str) -> Result<(), String> {
     let refused = |error: kube::Error| error.to_string();
     let pod = here.pods().get_opt(name).await.map_err(refused)?;
     let map = here.config_maps().get_opt(name).await.map_err(refused)?;
-    let secret = here.secrets().get_opt(name).await.map_err(refused)?;
+    let secret = here.secrets().get_opt(&secret_of(name)).await.map_err(refused)?;
     let label = pod.and_then(|pod| pod.metadata.labels?.remove("fence"));
     let text = map.and_then(|map| map.data?.remove("value"));
     let hidden = secret.and_then(|secret| String::from_utf8(secret.data?.remove("value")?.0).ok());

@@ -11,10 +11,14 @@ const fn raced(part: Part, lines: &'static [&'static str], why: &'static str) ->
     Difference { of: Where::Edge, part, sure: false, lines, _why: why }
 }
 
+const REJECTED_FORM: &str = "an unsupported form of the answer is rejected before the cloud answers";
+
+const READ_ONLY_PATHS: &str = "paths that are not resources can only be read at an edge";
+
 /// With any cloud.
 pub(crate) const DIFFERENCES: &[Difference] = &[
     listed(
-        Part::Text,
+        Part::Verdicts("404 NotFound", "403 Forbidden"),
         &["GET /api/v1/namespaces/default/configmaps/a/b"],
         "subresources that this node cannot serve are rejected without a lookup",
     ),
@@ -32,19 +36,22 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "an edge assumes that a revision which it has not reached belongs to another history",
     ),
     listed(
-        Part::Text,
+        Part::Verdicts("409 AlreadyExists", "406 NotAcceptable"),
         &[
             r#"POST /api/v1/namespaces/default/configmaps {"metadata":{"name":"wire"}} as application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"#,
+        ],
+        REJECTED_FORM,
+    ),
+    listed(
+        Part::Verdicts("404 NotFound", "406 NotAcceptable"),
+        &[
             "DELETE /api/v1/namespaces/default/configmaps/none as application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
         ],
-        "an unsupported form of the answer is rejected before the cloud answers",
+        REJECTED_FORM,
     ),
-    listed(
-        Part::Text,
-        &["DELETE /nothing", "POST /version {}"],
-        "paths that are not resources can only be read at an edge",
-    ),
-    listed(
+    listed(Part::Verdicts("404", "403 Forbidden"), &["DELETE /nothing"], READ_ONLY_PATHS),
+    listed(Part::Verdicts("405 MethodNotAllowed", "403 Forbidden"), &["POST /version {}"], READ_ONLY_PATHS),
+    raced(
         Part::Members(&["finalizers", "deletionTimestamp"]),
         &[r#"PATCH /api/v1/namespaces/default/configmaps/held {"metadata":{"finalizers":null}}"#],
         "a patch that completes a deletion is answered with the edge's last state of the object",
