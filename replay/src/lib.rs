@@ -37,3 +37,4 @@ pub use rules::{Rule, Tally};
 pub use run::{Happening, judge};
 pub use tombolo::{DIALECT as TOMBOLO, ReadError, render, wire};
 pub use transcript::{Event, LINE_LEN_MAX, LINES_MAX, Line, Transcript, TranscriptError, Verb};
+pub use value::without_empty;

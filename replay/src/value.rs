@@ -62,7 +62,8 @@ fn drop_unless_both(sides: [&mut Value; 2], pointer: &str, member: &str) {
 }
 
 /// The value without members that are `null` or empty. Go's encoder writes or omits them depending on the type.
-pub(crate) fn without_empty(value: Value) -> Value {
+#[must_use]
+pub fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(members) => {
             let clean = members.into_iter().map(|(name, value)| (name, without_empty(value)));

@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tombolo_cli::synced;
+use tombolo_replay::without_empty;
 use tombolo_testkit::wait_for_value;
 
 use super::objects::Objects;
@@ -71,9 +72,9 @@ impl World {
         let edge = self.edge_client(node).await.map_err(|error| format!("{error:#}"))?;
         let (pods, at_edge) = (all::<Pod>(&cluster).await?, all::<Pod>(&edge).await?);
         for (name, pod) in at_edge {
-            let reported = pods.get(&name).and_then(|pod| pod.status.clone());
-            if reported != pod.status {
-                return Err(format!("pod {name}: status {:?}, in the cluster {reported:?}", pod.status));
+            let (here, there) = (status(Some(&pod)), status(pods.get(&name)));
+            if here != there {
+                return Err(format!("pod {name}: status {here}, in the cluster {there}"));
             }
         }
         let mut held = versions::<ConfigMap>(&cluster, &edge).await?;
@@ -119,6 +120,13 @@ where
         (format!("{} {namespace}/{name}", T::kind(&())), object)
     };
     Ok(list.map_err(|error| error.to_string())?.items.into_iter().map(named).collect())
+}
+
+/// The status of a pod without empty members. An API server adds these to what a node reports, and a node is not sent
+/// its own report.
+fn status(pod: Option<&Pod>) -> Value {
+    let status = pod.and_then(|pod| pod.status.as_ref()).map(|status| json!(status));
+    status.map(without_empty).unwrap_or_default()
 }
 
 /// The versions of all objects of a kind that an edge holds.
