@@ -70,7 +70,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
     let skip_log = std::env::temp_dir().join(format!("tombolo-skipped-{}", std::process::id()));
     let seed = Seed::of_this_run()?;
     let command = || cargo_test(options, seed, &skip_log);
-    let first = build(options, &command)?;
+    let first = build(options, command)?;
     let outcome = run_tests(options, first, command, &skip_log);
     if outcome.is_err() {
         eprintln!("random tests of this run began with {seed}");

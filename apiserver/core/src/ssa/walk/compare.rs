@@ -74,7 +74,7 @@ impl Walk<'_> {
     ) {
         match form(position, value) {
             Form::Map => {
-                self.fields(position, old.and_then(Value::as_object), new.and_then(Value::as_object))
+                self.fields(position, old.and_then(Value::as_object), new.and_then(Value::as_object));
             }
             Form::List(list) => self.items(position, list, old, new),
             Form::Leaf => {}
