@@ -38,7 +38,7 @@ where
     B: Body<Data = Bytes> + Send + Unpin + 'static,
 {
     /// Wraps the body of a request. A client that sends `Expect` waits for permission before it sends its body, so such
-    /// a body is not received.
+    /// a body is not received unless it was asked for.
     pub fn of(head: &request::Parts, body: B) -> Self {
         Self { body: Some(body), ended: head.headers.contains_key(EXPECT) }
     }
@@ -58,9 +58,8 @@ where
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(context);
-        if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
-            this.ended = true;
-        }
+        // Whoever asks for the first frame gives a waiting client its permission to send.
+        this.ended = matches!(frame, Poll::Ready(None | Some(Err(_))));
         frame
     }
 

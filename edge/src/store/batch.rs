@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use redb::{ReadableTable, ReadableTableMetadata, Table, WriteTransaction};
 use tombolo_apicore::history::ChangeKind;
@@ -16,7 +15,6 @@ use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 use super::answers::{self, CachedReply, Question};
 use super::error::{WriteError, storage};
 use super::lazy::Lazy;
-use super::outbox::{self, Report, ReportKind};
 use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow};
 use super::seal::Sealer;
@@ -29,6 +27,7 @@ mod hidden;
 mod learn;
 mod missing;
 mod offline_writes;
+mod reports;
 mod single_objects;
 mod subscriptions;
 
@@ -185,19 +184,6 @@ impl<'t> Batch<'t> {
         self.replace(row_key, &object.key, old, row)
     }
 
-    /// The object sent by the cloud, with the part that this node has reported and the cloud has not confirmed yet.
-    fn with_own(&mut self, held: &ObjectRow, key: &ObjectKey, sent: &Bytes) -> Result<Bytes, WriteError> {
-        let kind = ReportKind::shown_in(key.resource());
-        let Some(slot) = outbox::slot(kind, key) else { return Ok(sent.clone()) };
-        if self.slots.open()?.get(slot.as_slice()).map_err(storage)?.is_none() {
-            return Ok(sent.clone());
-        }
-        let own = view::plain(self.sealer, key, held)?;
-        let Some(name) = kind.member() else { return Ok(own) };
-        let Some(part) = splice::member(&own, name) else { return Ok(sent.clone()) };
-        Ok(splice::with_member(sent, name, part.get())?)
-    }
-
     /// Whether the stored version need not be replaced by the delivered one: the delivery is a repeat, it is older than
     /// a version from another subscription or a reply, or the pushed set has the object, which then is more complete
     /// than the possibly trimmed one of a subscription.
@@ -332,38 +318,6 @@ impl<'t> Batch<'t> {
         add(&mut row.subscriptions, subscription);
         self.put(row_key, &row)?;
         Ok(Ok(()))
-    }
-
-    /// Puts a report into the outbox and shows its status to clients, in one transaction.
-    pub(super) fn report(&mut self, report: &Report) -> Result<(), WriteError> {
-        let (number, mut bytes) = (self.state.next_report, self.report_bytes()?);
-        outbox::put(self.outbox.open()?, self.slots.open()?, &mut bytes, number, report)?;
-        self.state.report_bytes = Some(bytes);
-        self.state.next_report = number.saturating_add(1);
-        let Some(status) = &report.status else { return Ok(()) };
-        let Some(row_key) = keys::encode(&report.key) else { return Ok(()) };
-        let Some(old) = self.row(&row_key)?.filter(|row| row.state != State::Absent) else { return Ok(()) };
-        let body = view::plain(self.sealer, &report.key, &old)?;
-        let text = std::str::from_utf8(status).map_err(|error| WriteError::Rejected(error.to_string()))?;
-        let body = splice::with_member(&body, "status", text)?;
-        let row = ObjectRow { body, sealed: false, local: 0, ..old.clone() };
-        self.replace(&row_key, &report.key, Some(old), row)
-    }
-
-    /// Removes a report from the outbox, unless a newer one about the same thing waits.
-    pub(super) fn settle(&mut self, number: u64) -> Result<(), WriteError> {
-        let mut bytes = self.report_bytes()?;
-        outbox::settle(self.outbox.open()?, self.slots.open()?, &mut bytes, number)?;
-        self.state.report_bytes = Some(bytes);
-        Ok(())
-    }
-
-    /// Bytes of the waiting reports. Counted on first use in a store of an older version that did not record them.
-    fn report_bytes(&mut self) -> Result<u64, WriteError> {
-        match self.state.report_bytes {
-            Some(bytes) => Ok(bytes),
-            None => outbox::bytes(self.outbox.open()?),
-        }
     }
 
     /// Keeps answers of the cloud.

@@ -4,12 +4,15 @@
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
 use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tombolo_apicore::backend::PatchType;
+use tombolo_proto::ids::Uid;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::keys;
+use super::splice::{self, SpliceError};
 use crate::paths;
 
 /// Maximum number of waiting reports; further ones are refused.
@@ -142,6 +145,40 @@ struct ReportRow {
     call: Call,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     base: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sent: Option<SentPart>,
+}
+
+/// The part of an object that a waiting report hides, as the cloud sent it last.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SentPart {
+    /// UID of the object.
+    pub(super) uid: String,
+    /// The value of [`ReportKind::member`], or the whole object.
+    pub(super) part: Box<RawValue>,
+}
+
+impl SentPart {
+    /// The part of a sent object that reports of this kind change.
+    pub(super) fn of(kind: ReportKind, uid: &Uid, sent: &[u8]) -> Result<Self, SpliceError> {
+        let part = match kind.member() {
+            None => serde_json::from_slice(sent)?,
+            Some(name) => match splice::member(sent, name) {
+                Some(part) => part.to_owned(),
+                None => to_raw_value(&json!({}))?,
+            },
+        };
+        Ok(Self { uid: uid.as_str().to_owned(), part })
+    }
+}
+
+/// A report that no longer waits.
+#[derive(Debug)]
+pub(super) struct Settled {
+    pub(super) kind: ReportKind,
+    pub(super) key: ObjectKey,
+    /// What the cloud sent while the report waited.
+    pub(super) sent: Option<SentPart>,
 }
 
 /// The slot of a report. Reports about the same thing have the same slot.
@@ -151,49 +188,68 @@ pub(super) fn slot(kind: ReportKind, key: &ObjectKey) -> Option<Vec<u8>> {
     Some(slot)
 }
 
-pub(super) fn encode(report: &Report) -> Option<Vec<u8>> {
+fn encode(report: &Report, sent: Option<SentPart>) -> Option<Vec<u8>> {
     let key = hex::encode(keys::encode(&report.key)?);
     let (call, base) = (report.call.clone(), report.base.clone());
-    serde_json::to_vec(&ReportRow { kind: report.kind, key, call, base }).ok()
+    serde_json::to_vec(&ReportRow { kind: report.kind, key, call, base, sent }).ok()
+}
+
+impl ReportRow {
+    fn decode(row: &[u8]) -> Result<Self, ReadError> {
+        serde_json::from_slice(row).map_err(|_| ReadError::Damaged("outbox"))
+    }
+
+    fn key(&self) -> Result<ObjectKey, ReadError> {
+        let key = hex::decode(&self.key).ok().and_then(|key| keys::decode(&key));
+        key.ok_or(ReadError::Damaged("outbox"))
+    }
 }
 
 pub(super) fn decode(number: u64, row: &[u8]) -> Result<Waiting, ReadError> {
-    let read = || -> Option<Waiting> {
-        let row: ReportRow = serde_json::from_slice(row).ok()?;
-        let key = keys::decode(&hex::decode(row.key).ok()?)?;
-        Some(Waiting { number, kind: row.kind, key, call: row.call, base: row.base })
-    };
-    read().ok_or(ReadError::Damaged("outbox"))
+    let row = ReportRow::decode(row)?;
+    Ok(Waiting { number, kind: row.kind, key: row.key()?, call: row.call, base: row.base })
 }
 
 pub(super) type Rows<'t> = Table<'t, u64, &'static [u8]>;
 pub(super) type Slots<'t> = Table<'t, &'static [u8], u64>;
 
-/// Adds a report, or replaces the one about the same thing. Updates `bytes`, the size of all rows.
+/// Adds a report, or replaces the one about the same thing. Updates `bytes`, the size of all rows. Returns the events
+/// that made room.
 pub(super) fn put(
     rows: &mut Rows<'_>,
     slots: &mut Slots<'_>,
     bytes: &mut u64,
     number: u64,
     report: &Report,
-) -> Result<(), WriteError> {
+) -> Result<Vec<Settled>, WriteError> {
     let unusable = || WriteError::Rejected(format!("{} cannot be reported", report.key));
     let slot = slot(report.kind, &report.key).ok_or_else(unusable)?;
-    let row = encode(report).ok_or_else(unusable)?;
     let older = slots.insert(slot.as_slice(), number).map_err(storage)?.map(|older| older.value());
-    if let Some(older) = older {
-        remove(rows, bytes, older)?;
-    }
-    let len = row.len() as u64;
-    let mut events = if report.kind == ReportKind::Event || *bytes + len > REPORTS_BYTES_MAX {
+    let older = older.map(|older| remove(rows, bytes, older)).transpose()?.flatten();
+    let row = encode(report, older.and_then(|older| older.sent)).ok_or_else(unusable)?;
+    let evicted = make_room(rows, slots, bytes, (number, report.kind), row.len() as u64)?;
+    insert(rows, bytes, number, &row)?;
+    Ok(evicted)
+}
+
+/// Drops the oldest events until there is room for a report of this length.
+fn make_room(
+    rows: &mut Rows<'_>,
+    slots: &mut Slots<'_>,
+    bytes: &mut u64,
+    (number, kind): (u64, ReportKind),
+    len: u64,
+) -> Result<Vec<Settled>, WriteError> {
+    let mut events = if kind == ReportKind::Event || *bytes + len > REPORTS_BYTES_MAX {
         older_events(slots, number)?
     } else {
         Vec::new()
     };
+    let mut evicted = Vec::new();
     while let Some(oldest) = events.pop()
         && (events.len() as u64 + 1 >= EVENTS_MAX || *bytes + len > REPORTS_BYTES_MAX)
     {
-        settle(rows, slots, bytes, oldest)?;
+        evicted.extend(settle(rows, slots, bytes, oldest)?);
     }
     if reading_len(rows)? >= REPORTS_MAX {
         return Err(WriteError::Rejected(format!("{REPORTS_MAX} reports wait for the cloud already")));
@@ -202,15 +258,19 @@ pub(super) fn put(
         let text = format!("reports of {} MiB wait for the cloud already", REPORTS_BYTES_MAX >> 20);
         return Err(WriteError::Rejected(text));
     }
-    rows.insert(number, row.as_slice()).map_err(storage)?;
-    *bytes += len;
+    Ok(evicted)
+}
+
+fn insert(rows: &mut Rows<'_>, bytes: &mut u64, number: u64, row: &[u8]) -> Result<(), WriteError> {
+    rows.insert(number, row).map_err(storage)?;
+    *bytes += row.len() as u64;
     Ok(())
 }
 
-fn remove(rows: &mut Rows<'_>, bytes: &mut u64, number: u64) -> Result<Option<Vec<u8>>, WriteError> {
-    let row = rows.remove(number).map_err(storage)?.map(|row| row.value().to_vec());
-    *bytes = bytes.saturating_sub(row.as_ref().map_or(0, |row| row.len() as u64));
-    Ok(row)
+fn remove(rows: &mut Rows<'_>, bytes: &mut u64, number: u64) -> Result<Option<ReportRow>, WriteError> {
+    let Some(row) = rows.remove(number).map_err(storage)? else { return Ok(None) };
+    *bytes = bytes.saturating_sub(row.value().len() as u64);
+    Ok(Some(ReportRow::decode(row.value())?))
 }
 
 /// Bytes of all rows.
@@ -221,19 +281,35 @@ pub(super) fn bytes(rows: &Rows<'_>) -> Result<u64, WriteError> {
     rows.iter().map_err(storage)?.map(len).sum()
 }
 
+/// Keeps what the cloud has sent with the report that hides it. It counts as bytes of the report, but a delivery is
+/// never refused for them: they are at most those of the object.
+pub(super) fn note_sent(
+    rows: &mut Rows<'_>,
+    slots: &Slots<'_>,
+    bytes: &mut u64,
+    slot: &[u8],
+    sent: SentPart,
+) -> Result<(), WriteError> {
+    let number = slots.get(slot).map_err(storage)?.map(|number| number.value());
+    let Some(number) = number else { return Ok(()) };
+    let Some(row) = remove(rows, bytes, number)? else { return Ok(()) };
+    let row = serde_json::to_vec(&ReportRow { sent: Some(sent), ..row });
+    insert(rows, bytes, number, &row.map_err(|error| WriteError::Storage(error.to_string()))?)
+}
+
 /// Removes a report, unless a newer one has replaced it.
 pub(super) fn settle(
     rows: &mut Rows<'_>,
     slots: &mut Slots<'_>,
     bytes: &mut u64,
     number: u64,
-) -> Result<(), WriteError> {
-    let Some(row) = remove(rows, bytes, number)? else { return Ok(()) };
-    let waiting = decode(number, &row)?;
-    if let Some(slot) = slot(waiting.kind, &waiting.key) {
+) -> Result<Option<Settled>, WriteError> {
+    let Some(row) = remove(rows, bytes, number)? else { return Ok(None) };
+    let settled = Settled { kind: row.kind, key: row.key()?, sent: row.sent };
+    if let Some(slot) = slot(settled.kind, &settled.key) {
         slots.remove(slot.as_slice()).map_err(storage)?;
     }
-    Ok(())
+    Ok(Some(settled))
 }
 
 fn reading_len(rows: &Rows<'_>) -> Result<u64, WriteError> {

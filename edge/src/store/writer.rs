@@ -239,12 +239,7 @@ fn run(batch: &mut Batch<'_>, command: &Command) -> Result<Done, WriteError> {
             batch.caught_up(*subscription, epoch, *revision)?;
         }
         Command::Report(report) => batch.report(report)?,
-        Command::Settle { number, learned } => {
-            batch.settle(*number)?;
-            if let Some(learned) = learned {
-                batch.learn(learned)?;
-            }
-        }
+        Command::Settle { number, learned } => batch.settle(*number, learned.as_ref())?,
         Command::Learn(learned) => return Ok(Done::Learned(batch.learn(learned)?)),
         Command::OpenSubscription(selection) => return Ok(Done::Opened(batch.open_subscription(selection)?)),
         Command::ClearSubscription(subscription) => batch.clear_subscription(*subscription)?,

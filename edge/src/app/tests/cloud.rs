@@ -176,6 +176,14 @@ impl FakeCloud {
         Some(serde_json::from_slice(&object.body).unwrap())
     }
 
+    /// An object with its revision, as the API server answers.
+    pub(super) fn answer(&self, key: &ObjectKey) -> Option<Value> {
+        let held = self.world.lock().objects.get(key).cloned()?;
+        let mut object: Value = serde_json::from_slice(&held.body).unwrap();
+        object["metadata"]["resourceVersion"] = held.version.revision.0.to_string().into();
+        Some(object)
+    }
+
     /// Refuses subscriptions of a resource from now on, also those that are open.
     pub(super) fn forbid(&self, resource: &str, forbidden: bool) {
         let mut world = self.world.lock();
@@ -304,7 +312,7 @@ impl FakeCloud {
                 session.lease_renewed(renew_time_micros, code);
             }
             CloudEvent::Request(request) => {
-                if let Some(reply) = self.answer(request) {
+                if let Some(reply) = self.reply(request) {
                     session.reply(reply);
                 }
             }
@@ -321,7 +329,7 @@ impl FakeCloud {
         }
     }
 
-    fn answer(&self, request: Request) -> Option<Reply> {
+    fn reply(&self, request: Request) -> Option<Reply> {
         let body = match request.body {
             RequestBody::Message(message) => {
                 let text = format!("{:?} {}", message.route.operation, message.route.resource.to_wire());
@@ -385,7 +393,7 @@ impl FakeCloud {
                 let name = event["metadata"]["name"].as_str().unwrap();
                 let key = ObjectKey::new(resource("", "events"), namespace, name);
                 self.put(&key, &format!("cloud-{name}"), &event, &[]);
-                return (201, self.object(&key).unwrap());
+                return (201, self.answer(&key).unwrap());
             }
             _ => return (if call.method == "POST" { 201 } else { 200 }, json!({})),
         };
@@ -393,9 +401,7 @@ impl FakeCloud {
             return (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"}));
         };
         if call.method == "GET" {
-            let revision = self.world.lock().objects[&key].version.revision;
-            object["metadata"]["resourceVersion"] = revision.0.to_string().into();
-            return (200, object);
+            return (200, self.answer(&key).unwrap());
         }
         if call.method == "DELETE" {
             self.delete(&key);

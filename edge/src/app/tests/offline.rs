@@ -222,7 +222,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
     cloud.script(&patch, move |body, _| {
         let node_there = patched(&node(), &world.object(&node()).unwrap(), body);
         world.put(&node(), "n1", &node_there, &[]);
-        (200, world.object(&node()).unwrap())
+        (200, world.answer(&node()).unwrap())
     });
     cloud.set_away(false);
     let expected = BTreeMap::from([("NetworkUnavailable", "Second"), ("Ready", "StillAlone")]);

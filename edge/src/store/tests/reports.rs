@@ -65,6 +65,74 @@ async fn an_answer_removes_only_the_report_that_it_answers() {
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "16");
 }
 
+/// A delivery of a pod whose status another client has written too.
+fn delivery(key: &ObjectKey, uid: &str, revision: u64, status: Value) -> Delivery {
+    let mut object = body(key, uid, &json!({"at": revision.to_string()}));
+    object["status"] = status;
+    let text = object.to_string();
+    let hash = ContentHash(xxhash_rust::xxh3::xxh3_64(text.as_bytes()).into());
+    let version = ObjectVersion { uid: Uid::parse(uid).unwrap(), revision: CloudRevision(revision), hash };
+    let object = SharedObject::new(key.clone(), version, text.into(), Vec::new());
+    Delivery { subscription: SubscriptionId::NODE, change: Change::Upsert(Arc::new(object)) }
+}
+
+fn answer(key: &ObjectKey, uid: &str, revision: u64, status: Value) -> Learned {
+    let mut object = body(key, uid, &json!({"at": revision.to_string()}));
+    object["metadata"]["resourceVersion"] = revision.to_string().into();
+    object["status"] = status;
+    Learned { key: key.clone(), body: object.to_string().into(), keep: false }
+}
+
+fn status(store: &Store, key: &ObjectKey) -> Value {
+    value(&store.get(key).unwrap().unwrap())["status"].clone()
+}
+
+/// What the cloud sends while a report waits is not sent again, so it must show once the report is answered.
+#[tokio::test]
+async fn a_status_that_came_while_a_report_waited_shows_when_that_is_answered() {
+    let pod = key("pods", "web");
+    let own = || json!({"phase": "Running"});
+    let whole = |by: &str| json!({"phase": "Running", "reason": by});
+    // The version of the answer, and the status that shows after it: the cloud has sent version 12.
+    for (answered, expected) in [
+        (Some(answer(&pod, "u1", 12, whole("sent"))), "sent"),
+        (Some(answer(&pod, "u1", 11, whole("older"))), "sent"),
+        (Some(answer(&pod, "u1", 13, whole("newer"))), "newer"),
+        // The report is dropped.
+        (None, "sent"),
+    ] {
+        let disk = FaultyDisk::new(24);
+        let store = synced(&disk).await;
+        apply(&store, &[delivery(&pod, "u1", 10, json!({"phase": "Pending"}))]).await;
+        store.report(status_report(&pod, "Starting")).await.unwrap();
+        apply(&store, &[delivery(&pod, "u1", 11, whole("first"))]).await;
+        apply(&store, &[delivery(&pod, "u1", 12, whole("sent"))]).await;
+        assert_eq!(status(&store, &pod), json!({"phase": "Starting"}), "the newest report is not answered");
+        // A report that replaces it hides the same.
+        store.report(status_report(&pod, "Running")).await.unwrap();
+        store.close().await;
+        let store = open(&disk);
+        let number = store.reports(0, 10).unwrap()[0].number;
+        store.settle(number - 1, Some(answer(&pod, "u1", 9, whole("oldest")))).await.unwrap();
+        assert_eq!(status(&store, &pod), own());
+        store.settle(number, answered).await.unwrap();
+        assert_eq!(status(&store, &pod), whole(expected));
+    }
+}
+
+#[tokio::test]
+async fn a_status_that_came_while_a_report_waited_is_not_that_of_a_later_object() {
+    let store = synced(&FaultyDisk::new(25)).await;
+    let pod = key("pods", "web");
+    apply(&store, &[delivery(&pod, "u1", 10, json!({"phase": "Pending"}))]).await;
+    store.report(status_report(&pod, "Running")).await.unwrap();
+    apply(&store, &[delivery(&pod, "u1", 11, json!({"phase": "Failed"}))]).await;
+    apply(&store, &[delivery(&pod, "u2", 12, json!({"phase": "Pending"}))]).await;
+    let number = store.reports(0, 10).unwrap()[0].number;
+    store.settle(number, None).await.unwrap();
+    assert_eq!(status(&store, &pod), json!({"phase": "Pending"}));
+}
+
 #[tokio::test]
 async fn events_are_bounded_oldest_first() {
     let store = synced(&FaultyDisk::new(22)).await;
