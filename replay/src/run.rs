@@ -19,11 +19,6 @@ pub enum Happening {
     Applied(usize, Vec<Value>),
     /// The API was read after a write.
     Saw(Vec<Value>),
-    /// A message of the cloud, which follows, shows the first object in a version that the API had not shown. The second
-    /// is what the API has when it is read, if anything.
-    Read(Value, Option<Value>),
-    /// The cloud answered a write with this message, which follows. The object is what the API has then, if anything.
-    Stored(Frame, Option<Value>),
     /// The object belongs to the run's own cluster.
     Own(Value),
     /// The cluster does not serve this kind.
@@ -55,8 +50,6 @@ impl Matcher<'_> {
             Happening::Unsaid(index) => self.unsaid(index),
             Happening::Applied(index, states) => self.applied(index, &states),
             Happening::Saw(states) => self.saw(&states),
-            Happening::Read(claimed, present) => self.read(&claimed, present.as_ref())?,
-            Happening::Stored(frame, present) => self.stored(&frame, present.as_ref())?,
             Happening::Own(object) => self.own(&object),
             Happening::Unserved(kind) => self.unserved(&kind),
             Happening::Undefined(group, version, plural) => {

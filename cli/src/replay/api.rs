@@ -383,7 +383,7 @@ impl Administrator {
     }
 
     /// Whether the cluster serves the object's kind, if the object names one.
-    pub(super) async fn serves(&mut self, object: &Value) -> Result<bool> {
+    async fn serves(&mut self, object: &Value) -> Result<bool> {
         let named = |name: &str| object[name].as_str().is_some_and(|text| !text.is_empty());
         if !named("kind") || !named("apiVersion") {
             return Ok(false);

@@ -58,7 +58,6 @@ pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result
     };
     let preconditions = matcher
         .preconditions()
-        .into_iter()
         .map(|added| format!("the recorded cluster adds to inserted objects: {added}"))
         .collect();
     let mut player = Player {
@@ -364,38 +363,15 @@ impl Player<'_> {
             self.happen(Happening::Ended(conn))?;
             return Ok(());
         };
-        self.prove(&frame).await?;
         if self.ask_again(conn, &frame).await? {
             return Ok(());
         }
         let frame = self.in_place_of_the_node(frame).await?;
-        self.prove_write(&frame).await?;
         let answers = self.frames.answers(conn, &frame)?;
         if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)
         {
             answers.into_iter().try_for_each(|answer| socket.try_say(answer))?;
-        }
-        Ok(())
-    }
-
-    /// Looks up in the API what a message shows and the API has not shown yet.
-    async fn prove(&mut self, frame: &Frame) -> Result<(), Fault> {
-        for object in self.matcher.unproven(frame) {
-            if self.administrator.serves(&object).await? {
-                let present = self.administrator.present(&object).await?;
-                self.happen(Happening::Read(object, present))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks up in the API what a message says was written.
-    async fn prove_write(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let Some(object) = self.matcher.written(frame) else { return Ok(()) };
-        if self.administrator.serves(&object).await? {
-            let present = self.administrator.present(&object).await?;
-            self.happen(Happening::Stored(frame.clone(), present))?;
         }
         Ok(())
     }
