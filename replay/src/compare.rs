@@ -416,6 +416,7 @@ impl<'a> Comparison<'a> {
 
     /// The rule under which a member may differ, whatever its value.
     fn allowed(&self, parent: &str, name: &str, one: &Value, other: &Value) -> Option<Rule> {
+        let in_metadata = parent.ends_with("/metadata");
         let both = one.is_string() && other.is_string();
         match name {
             _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
