@@ -21,7 +21,7 @@ fn dependencies(name: &str) -> Vec<String> {
 #[test]
 fn crates_point_down_only() {
     let cli = "proto link grid runtime replay cloud edge apiserver".split(' ').collect::<Vec<_>>();
-    let allowed: [(&str, &[&str]); 15] = [
+    let allowed: [(&str, &[&str]); 14] = [
         ("proto", &[]),
         ("grid", &[]),
         ("runtime", &[]),
@@ -34,7 +34,6 @@ fn crates_point_down_only() {
         ("cloud", &["proto", "link", "apicore", "grid", "runtime", "replay"]),
         ("edge", &["proto", "link", "apicore", "grid", "runtime"]),
         ("cli", &cli),
-        ("sim", &[]),
         ("testkit", &[]),
         ("xtask", &[]),
     ];
