@@ -2,7 +2,7 @@
 //! (docs/edge-node.md#what-the-local-api-answers), so that clients read their own writes.
 
 use bytes::Bytes;
-use tombolo_proto::ids::{CloudRevision, Uid};
+use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
@@ -46,8 +46,10 @@ impl Batch<'_> {
             return Ok(None);
         }
         if self.is_news(old.as_ref(), &version) {
-            let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(None) };
-            let hash = if self.is_comparable(&learned.key) { hash } else { ContentHash(0) };
+            let is_node = is_pushed(learned.key.resource()) && &*learned.key.resource().name == "nodes";
+            let Ok((body, hash)) = splice::trimmed(&learned.body, is_node) else { return Ok(None) };
+            let is_others = is_node && !wanted.contains(&SubscriptionId::NODE.0);
+            let hash = if self.is_comparable() && !is_others { hash } else { ContentHash(0) };
             let version = ObjectVersion { hash, ..version };
             let body = match same {
                 Some(held) => self.with_own(held, &learned.key, &body)?,
@@ -114,10 +116,9 @@ impl Batch<'_> {
         wanting
     }
 
-    /// Whether the hash of an object in a reply equals the one that the cloud would send: the cloud must use the same
-    /// trimming rules, and it removes more from Nodes than this agent does.
-    fn is_comparable(&self, key: &ObjectKey) -> bool {
-        let nodes = is_pushed(key.resource()) && &*key.resource().name == "nodes";
-        self.state.trim_version == splice::TRIM_VERSION && !nodes
+    /// Whether the hash of an object in a reply equals the one that the cloud would send: it must use the same trimming
+    /// rules.
+    fn is_comparable(&self) -> bool {
+        self.state.trim_version == splice::TRIM_VERSION
     }
 }

@@ -1,3 +1,5 @@
+use tombolo_proto::inventory::content_hash;
+
 use super::*;
 
 fn status_report(key: &ObjectKey, phase: &str) -> Report {
@@ -63,6 +65,38 @@ async fn an_answer_removes_only_the_report_that_it_answers() {
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["status"]["qosClass"], "BestEffort");
     apply(&store, &[upsert(&pod, "u1", 16, &[])]).await;
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "16");
+}
+
+/// Otherwise every node would receive its whole Node at each reconnect: it writes the status of its Node all the time.
+#[tokio::test]
+async fn the_node_of_a_reply_is_held_as_the_cloud_would_deliver_it() {
+    let store = synced(&FaultyDisk::new(22)).await;
+    let (own, other) = (key("nodes", "own"), key("nodes", "other"));
+    apply(&store, &[upsert(&own, "u1", 10, &[])]).await;
+    let reply = |name: &ObjectKey| {
+        let mut reply = body(name, "u1", &json!({}));
+        reply["metadata"]["resourceVersion"] = "15".into();
+        reply["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]);
+        reply
+    };
+    let learned =
+        |key: &ObjectKey| Learned { key: key.clone(), body: reply(key).to_string().into(), keep: true };
+    store.learn(learned(&own)).await.unwrap().expect("it is kept");
+    store.learn(learned(&other)).await.unwrap().expect("it is kept");
+
+    let mut delivered = body(&own, "u1", &json!({}));
+    delivered["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    assert_eq!(held_hash(&store, &own), content_hash(delivered.to_string().as_bytes()));
+    assert_eq!(held_hash(&store, &other), ContentHash(0), "the cloud sends less of other Nodes");
+}
+
+fn held_hash(store: &Store, key: &ObjectKey) -> ContentHash {
+    let inventories = [SubscriptionId::NODE, crate::store::single_objects::SUBSCRIPTION]
+        .map(|subscription| store.inventory(subscription).unwrap());
+    let held = inventories.into_iter().flatten().find(|entry| entry.key == *key).map(|entry| entry.held);
+    let Some(HeldState::Present(version)) = held else { panic!("{key} is not held: {held:?}") };
+    version.hash
 }
 
 /// A delivery of a pod whose status another client has written too.
