@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attestation_counts_for_its_cluster_and_its_authority_alone() {
+    fn attestation_is_valid_only_for_its_cluster_and_authority() {
         let (ours, here) = (attester(b"ours"), cluster("here"));
         let proof = ours.attest(&here, REACH);
         assert_eq!(ours.read(&here, &proof), Some(REACH));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attestation_with_a_changed_bit_says_nothing() {
+    fn attestation_with_a_flipped_bit_is_ignored() {
         let (ours, here) = (attester(b"ours"), cluster("here"));
         let proof = ours.attest(&here, REACH);
         for bit in 0..LEN * 8 {

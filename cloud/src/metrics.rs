@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_bound_that_was_reached() {
+    fn refusal_names_the_bound_that_was_reached() {
         let (refusals, whole) = (Refusals::default(), Budget::new(1000));
         let (small, large) = (whole.share(100), whole.share(usize::MAX));
         assert!(small.take(101).is_none());

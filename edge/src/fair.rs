@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fills_it_pushes_out_its_own_oldest() {
+    fn client_that_fills_the_cache_evicts_its_own_oldest() {
         let map = filled();
         assert_eq!(map.size(), (100, 100));
         assert!((0..20).all(|number| map.get(&format!("honest {number}")) == Some(&number)));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_goes_with_its_last_claim_and_claims_count() {
+    fn entry_is_removed_with_its_last_claim_and_claims_count() {
         let mut map = Fair::with_claims(100, |_| 2);
         map.insert(0, "common", 10, ());
         (1..40).for_each(|user| map.touch(&"common", &user));
@@ -238,7 +238,7 @@ mod tests {
     proptest! {
         /// After any steps, the counters match the entries, and no owner below an equal part loses anything.
         #[test]
-        fn nobody_below_an_equal_part_loses_anything(
+        fn client_below_an_equal_part_loses_nothing(
             steps in prop::collection::vec((0_u8..4, 0_u8..40, 4_usize..9, any::<bool>()), 0..300),
         ) {
             const MAX: usize = 200;

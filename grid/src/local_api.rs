@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_does_not_lead_here_the_reason_is_said() {
+    fn reason_is_given_when_pods_are_not_directed_to_the_local_api() {
         let why = |family: &str, annotations: Value, configured| {
             let object = slice_of("default", family, &annotations).to_string();
             match lead_to_local_api(Carrier::EndpointSlice, object.as_bytes(), configured, false).unwrap() {

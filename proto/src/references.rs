@@ -238,7 +238,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_a_pod_refers_to_can_be_delivered(text in ".{0,20}|[a-z.]{0,8}|[a-z]{250,260}") {
+        fn every_accepted_reference_can_be_delivered(text in ".{0,20}|[a-z.]{0,8}|[a-z]{250,260}") {
             for key in of_pod("d", &everywhere(&text)) {
                 proptest::prop_assert_eq!(crate::codec::unreadable(&key, &[]), None);
             }

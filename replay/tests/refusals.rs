@@ -121,7 +121,7 @@ fn refused_report(status: &Value, after: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn what_a_write_does_not_find_has_gone_before() {
+fn write_to_a_missing_object_implies_an_earlier_deletion() {
     let gone = status("NotFound", 404, "p", "pods \"p\" not found");
     assert_eq!(refused_report(&gone, &[]), ["0: create p u", "1: delete p u"]);
     let none = "Precondition failed: UID in precondition: u, UID in object meta: ";

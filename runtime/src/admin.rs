@@ -325,7 +325,7 @@ mod tests {
 
     /// A silent client makes no other client's probe fail, not even one from the same address.
     #[tokio::test]
-    async fn connections_that_do_not_go_on_leave_places_for_probes() {
+    async fn stalled_connections_leave_slots_for_probes() {
         let world = world();
         let from = async |last: u8, say: &'static [u8]| {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn several_sources_that_have_spoken_leave_places_to_wait_in() {
+    fn several_sources_leave_slots_for_waiting_connections() {
         let door = Door::new(LIMITS);
         let busy: Vec<_> = [1, 1, 1, 2, 2, 2].map(|last| door.enter(address(last)).expect("a place")).into();
         assert!(busy.iter().all(Waiting::spoke));
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn handshakes_of_several_sources_that_do_not_end_give_way() {
+    async fn stalled_handshakes_of_several_sources_give_way() {
         let door = Door::new(LIMITS);
         let mut stuck = Vec::new();
         for last in [1, 1, 2, 2] {

@@ -245,7 +245,7 @@ async fn secrets(client: &Client, options: &DoctorOptions) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_is_named_on_the_embedded_server() {
+async fn doctor_names_what_was_broken_on_the_embedded_server() {
     let shared = json!({"sharedToken": true});
     let mut world = World::start_with(Api::Embedded, Transport::WebSocket, shared).await.unwrap();
     breaks_and_names(&mut world).await;

@@ -169,7 +169,7 @@ async fn churn(client: &Client, round: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_writes_and_serves_reads() {
+async fn full_disk_refuses_writes_and_serves_reads() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let maps: Objects<ConfigMap> = Objects::default_namespaced(world.client().await.unwrap());
     maps.create(&PostParams::default(), &map("kept", "1")).await.unwrap();

@@ -139,7 +139,7 @@ async fn an_edge_follows_a_kubeedge_cloud() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
+async fn typed_objects_of_custom_kinds_follow_discovery() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cloud = KubeEdgeCloud::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();

@@ -348,7 +348,7 @@ fn files_that_act_as_cloudcore() -> BTreeMap<String, BTreeSet<String>> {
 /// All code that runs with cloudcore's own rights is listed with the check that precedes it. If a file has several such
 /// places, the table names the function of each.
 #[test]
-fn everything_that_cloudcore_does_in_its_own_name_is_listed() {
+fn everything_cloudcore_does_in_its_own_name_is_listed() {
     let found = files_that_act_as_cloudcore();
     let table = section("docs/security.md", "\n## What cloudcore does in its own name\n");
     let listed = named_files(&table);

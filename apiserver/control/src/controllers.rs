@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_holds_up_its_own_name_alone() {
+    fn delayed_item_blocks_only_its_own_name() {
         let (begun, mut work) = (Arc::new(AtomicUsize::new(0)), NamedTasks::default());
         let count = || {
             let begun = Arc::clone(&begun);

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_node_pods_are_told_apart_and_its_owner_has_all() {
+    fn pods_of_a_node_are_separate_senders_and_its_owner_is_unlimited() {
         let senders = Senders::on_node_of("kubelet");
         let source = |address: &str| senders.source(Some(address.parse().unwrap()));
         assert_ne!(source("fd00:7::1"), source("fd00:7::2"), "pods of one network");

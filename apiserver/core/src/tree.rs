@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_takes_at_most_what_its_nodes_take() {
+    fn yaml_memory_is_bounded_by_its_node_count() {
         let text = "- - {a: 0}\n".repeat(100);
         assert!(read_bytes(text.as_bytes(), true) > 100 * 4 * YAML_NODE_BYTES);
         let text = "- 0\n".repeat(500_000);

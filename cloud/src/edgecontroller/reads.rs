@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_many_references_leaves_the_others_their_turns() {
+    fn node_with_many_references_does_not_starve_others() {
         let mut reads = Reads::default();
         (0..4096).for_each(|number| reads.add(&node("hog"), read(&format!("s{number}"))));
         reads.add(&node("a"), read("a"));
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_waits_outside_of_the_places_ever_longer() {
+    fn failed_read_backs_off_without_holding_a_slot() {
         let (mut reads, mut now) = (Reads::default(), Instant::now());
         for number in 0..100 {
             reads.add(&node(&format!("n{}", number % 20)), read(&format!("s{number}")));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_ends_with_the_need_for_it_and_begins_anew_with_a_new_one() {
+    fn read_ends_with_its_need_and_restarts_with_a_new_one() {
         let (mut reads, now) = (Reads::default(), Instant::now());
         for number in 0..SWEEP_MIN {
             reads.add(&node("a"), read(&format!("s{number}")));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_is_wanted_while_it_runs_is_made_once_more() {
+    fn read_requested_while_running_is_repeated() {
         let mut reads = Reads::default();
         reads.add(&node("a"), read("s"));
         reads.add(&node("a"), read("s"));

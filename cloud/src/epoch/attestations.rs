@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_newer_than_what_is_known_is_asked_about() {
+    fn only_newer_attestations_cause_an_epoch_read() {
         let testimony = at(reach(5, 7, 100));
         for known in [reach(5, 7, 100), reach(5, 6, 99), reach(4, 99, 1_000_000), reach(0, 0, 0)] {
             assert_eq!(testimony.judge(&attested(known)), AttestationCheck::Known, "{known:?}");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_answer_serves_all_that_wait() {
+    async fn one_epoch_read_serves_all_waiting_checks() {
         let testimony = at(reach(5, 7, 100));
         let first = testimony.ask(&node("a"), reach(5, 7, 103));
         let second = testimony.ask(&node("b"), reach(5, 8, 101));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_a_node_the_newest_question_waits_and_one_is_in_the_hands_of_the_keeper() {
+    async fn only_the_newest_attestation_check_of_a_node_waits() {
         let testimony = at(reach(5, 7, 100));
         let ask = || testimony.ask(&node("a"), reach(5, 7, 101));
         let mut first = ask();

@@ -84,7 +84,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_have_passed_it() {
+async fn running_replica_notices_a_restored_record_despite_higher_revisions() {
     let api = Api::at(100);
     let folder = folder();
     let mut first = replica(&api, &folder).await;
@@ -102,7 +102,7 @@ async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_ha
 }
 
 #[tokio::test]
-async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not() {
+async fn replica_that_missed_a_restore_learns_of_it_from_another() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
@@ -128,7 +128,7 @@ fn claim(generation: u64, revision: u64) -> Option<Reach> {
 }
 
 #[tokio::test]
-async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
+async fn restarted_replica_recognises_a_restore_by_an_edge_attestation() {
     let api = Api::at(100);
     let folders = [folder(), folder(), folder()];
     let before = replica(&api, &folders[0]).await.epoch().generation;
@@ -169,7 +169,7 @@ async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() 
 }
 
 #[tokio::test]
-async fn an_attestation_that_holds_begins_nothing() {
+async fn valid_attestation_begins_no_epoch() {
     let (api, folder) = (Api::at(100), folder());
     let mut replica = replica(&api, &folder).await;
     let before = replica.epoch();
@@ -191,7 +191,7 @@ async fn beat(replica: &mut EpochKeeper) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has() {
+async fn restored_history_is_recognised_by_its_counter() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let mut before = replica(&api, &folders[0]).await;

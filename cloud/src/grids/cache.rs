@@ -154,8 +154,8 @@ mod tests {
 
     /// A template of 256 KiB, and 200 units.
     #[test]
-    fn grids_and_children_of_many_units_are_not_kept_whole() {
-        if !alone(module_path!(), "grids_and_children_of_many_units_are_not_kept_whole") {
+    fn grids_and_children_are_not_cached_whole() {
+        if !alone(module_path!(), "grids_and_children_are_not_cached_whole") {
             return;
         }
         let text = "x".repeat(256 * 1024);

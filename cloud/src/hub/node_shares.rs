@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_two_sessions_at_a_time_and_a_third_waits() {
+    fn node_has_two_sessions_at_most_and_a_third_waits() {
         let memories = NodeMemories::new(&Budget::new(usize::MAX));
         let memory = memories.of(&NodeId::parse("a").expect("valid"));
         let [first, _second] = [(); 2].map(|()| memory.permit().now_or_never().expect("a place"));

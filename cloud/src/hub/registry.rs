@@ -359,7 +359,7 @@ mod tests {
 
     /// A session that never began leaves nothing that others must wait for.
     #[test]
-    fn a_session_waits_for_the_last_one_that_had_begun() {
+    fn session_waits_for_the_end_of_the_previous_one() {
         let registry = Registry::new(1);
         let first = admitted(&registry, "a");
         assert!(first.begin() && first.former().is_none());
@@ -374,7 +374,7 @@ mod tests {
 
     /// Two machines from one disk image: each new session ends the session of the other machine.
     #[test]
-    fn two_processes_with_one_identity_are_found_out_and_slowed_down() {
+    fn two_processes_with_one_identity_are_detected_and_slowed_down() {
         let registry = Registry::new(1);
         let (mut proofs, mut waits) = (Vec::new(), Vec::new());
         let mut before: Option<Arc<SessionHandle>> = None;
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubeedge_edges_session_stays_for_a_while_once_another_process_has_taken_it() {
+    async fn kubeedge_session_is_kept_for_a_while_after_a_proven_conflict() {
         let registry = Registry::new(1);
         let first = admitted(&registry, "a");
         assert!(!registry.keeps_out(&node("a")));

@@ -519,7 +519,7 @@ mod tests {
     /// Sessions that hold a version keep it, and others learn that the object exists. It is counted and listed like any
     /// other object.
     #[test]
-    fn what_is_followed_and_not_read_is_there_and_unreadable() {
+    fn followed_object_that_cannot_be_parsed_is_unreadable_not_gone() {
         let services = Resource::new("", "v1", "services");
         let watch = SharedWatch::new(services.clone(), "Service".to_owned(), store());
         watch.apply(raw("s", "u", 5)).expect("room");

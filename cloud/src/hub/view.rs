@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_the_edge_holds_is_taken_away_on_the_word_of_a_late_watch() {
+    fn late_watch_removes_nothing_that_the_edge_holds() {
         let (mut view, keys) = view();
         for key in &keys {
             for loss in [CLAIMED, CLAIMED, Loss::Object] {
@@ -277,7 +277,7 @@ mod tests {
     /// The watch of pods shows the end of a pod. For a ConfigMap it shows that an older pod no longer needs it, and
     /// perhaps does not show yet that a newer pod does.
     #[test]
-    fn the_end_of_a_need_is_asked_about_whatever_its_own_watch_has_shown() {
+    fn end_of_a_need_is_confirmed_whatever_the_object_watch_showed() {
         let (mut view, [pod, config, secret]) = view();
         assert_eq!(view.certainty(SubscriptionId::NODE, &pod, TOLD), Certainty::Certain);
         for key in [&config, &secret] {

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_told_while_a_pod_of_the_node_refers_to_it() {
+    fn claim_is_sent_while_a_pod_on_the_node_refers_to_it() {
         let claim = object("persistentvolumeclaims", "d", "data", &json!({}));
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let other =
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_last_pod_is_the_end_of_the_right() {
+    fn right_to_a_claim_ends_with_the_last_pod() {
         let (resource, kind) = (VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned());
         let interned = Interned::new(usize::MAX);
         let watch = Arc::new(SharedWatch::new(resource, kind, interned));
@@ -313,7 +313,7 @@ mod tests {
 
     /// Pods come and go, and everything that the edge holds is looked up each time.
     #[test]
-    fn what_cannot_be_followed_is_tried_ever_less_often_and_no_longer_than_a_pod_needs_it() {
+    fn refused_volume_watch_backs_off_and_ends_with_the_need() {
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         let volume = object("persistentvolumes", "", "v", &json!({})).key.clone();
@@ -357,7 +357,7 @@ mod tests {
     /// A KubeEdge edge holds a claim that it was given for a pod. While it was disconnected, the pod was deleted, and
     /// with it the right.
     #[test]
-    fn a_right_that_ended_while_the_node_was_away_is_told_with_the_next_connection() {
+    fn right_that_ended_while_the_node_was_away_is_reported_on_reconnect() {
         let node = NodeId::parse("edge-1").expect("valid");
         let down = Arc::new(NodeObjectCache::default());
         let mut index = Index::new(Arc::clone(&down));

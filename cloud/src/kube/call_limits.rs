@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn no_class_takes_the_places_of_another_one_and_no_node_those_of_cloudcore() {
+    fn call_slots_are_separate_for_each_class_and_for_cloudcore() {
         let gate = Gate::default();
         let enter = |class, for_node| gate.enter(class, for_node).now_or_never();
         let limits = Class::Bulk.limits().0;
@@ -339,7 +339,7 @@ mod tests {
     /// Many nodes request a hundred lists each, then one node requests a single list. It waits behind a few calls of
     /// each node, not behind all of them.
     #[test]
-    fn the_queue_goes_round_among_the_nodes() {
+    fn call_queue_is_round_robin_over_nodes() {
         let gate = Gate::default();
         let (limits, share) = Class::Bulk.limits();
         let list = async |name: String| {
@@ -414,7 +414,7 @@ mod tests {
 
     /// A node requests large lists and does not read them. It holds no shared slots, and none of its own turns.
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_does_not_read_holds_no_places() {
+    async fn node_that_does_not_read_holds_no_call_slots() {
         let (kube, greedy) = (kube(), Asking::new("n", 0));
         let lists = [(Method::GET, LARGE)];
         let mut lists: Vec<_> = (0..16).map(|_| Box::pin(greedy.ask(&kube, &lists))).collect();
@@ -440,7 +440,7 @@ mod tests {
 
     /// Nodes let their own kubelets hang and read pod logs through them, and request token reviews that take long.
     #[tokio::test(start_paused = true)]
-    async fn questions_about_rights_wait_for_nothing_that_nodes_ask() {
+    async fn reviews_of_rights_do_not_wait_for_requests_of_nodes() {
         let kube = kube();
         let greedy: Vec<_> = (0..16).map(|number| Asking::new(&format!("n{number}"), 1)).collect();
         let (logs, tokens) = ([(Method::GET, HANGING)], [(Method::POST, HANGING_REVIEW)]);
@@ -462,7 +462,7 @@ mod tests {
     /// A request that makes several calls holds the node's large answer from its first call on, while others wait for
     /// it.
     #[tokio::test(start_paused = true)]
-    async fn who_has_the_large_answer_of_a_node_does_not_wait_for_those_who_wait_for_it() {
+    async fn holder_of_the_large_answer_slot_does_not_wait_for_its_waiters() {
         let (kube, node) = (kube(), Asking::new("n", 1));
         let (object, other) = ("/api/v1/namespaces/d/configmaps/large", "/api/v1/namespaces/d/configmaps/a");
         let update = [(Method::GET, object), (Method::GET, other), (Method::PUT, other)];

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_told_what_was_asked_before_he_came() {
+    async fn caller_never_gets_an_answer_requested_before_its_call() {
         let world = World::default();
         let many = join_all((0..2000).map(|number| world.comes(number * 3 / 2)));
         let changes = async {

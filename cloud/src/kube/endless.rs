@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_call_is_known_however_it_is_spelled() {
+    fn endless_call_is_recognised_however_it_is_spelled() {
         for path in [
             "/api/v1/pods?watch=true",
             "/api/v1/pods?watch=1",

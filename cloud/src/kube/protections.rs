@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_keeps_nodes_apart_is_tried() {
+    async fn node_isolation_of_the_api_server_is_probed() {
         for (own, foreign, authorizer) in
             [(true, false, true), (false, false, false), (true, true, false), (false, true, false)]
         {

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn copies_stay_within_their_bytes() {
+    async fn published_document_cache_stays_within_its_bytes() {
         let (kube, asked, _) = counted(COPIES_LEN_MAX / 3);
         for _ in 0..2 {
             for name in ["a", "b", "c", "d", "e"] {
@@ -324,7 +324,7 @@ mod tests {
 
     /// The API server lists its documents, but returns a document for any hash.
     #[tokio::test(start_paused = true)]
-    async fn of_documents_with_hashes_only_those_that_are_published_have_copies() {
+    async fn hashed_documents_are_cached_only_if_published() {
         let asked = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&asked);
         let client = crate::kube::tests::double::answering(move |_, _| {

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_question_is_told_from_trouble() {
+    async fn malformed_review_is_distinguished_from_a_failure() {
         for code in [400, 422] {
             let error = asked(code, json!({"allowed": true})).await.expect_err("no answer");
             assert!(matches!(&error, Unanswered::Unreadable(text) if text == "said"), "{code}: {error}");

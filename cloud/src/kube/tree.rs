@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_write_takes_less_than_what_others_write() {
+    fn parse_limit_is_smaller_for_kinds_that_nodes_write() {
         for path in [
             "/api/v1/nodes",
             "/api/v1/namespaces/d/events",

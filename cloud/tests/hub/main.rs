@@ -42,8 +42,8 @@ async fn the_main_flows_run_under_the_shipped_rights() {
 
 /// Two machines with the same disk image connect to two replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lease_tells_two_processes_at_two_replicas_apart() {
-    tombolo_testkit::cluster_or_skip!("the_lease_tells_two_processes_at_two_replicas_apart");
+async fn lease_distinguishes_two_processes_at_two_replicas() {
+    tombolo_testkit::cluster_or_skip!("lease_distinguishes_two_processes_at_two_replicas");
     let world = World::start().await;
     let replica = world.replica().await;
     let mut edge = world.connect_process("first", 7);

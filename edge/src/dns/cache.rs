@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_with_many_questions_takes_no_answer_from_another() {
+    async fn client_with_many_queries_evicts_no_answer_of_another() {
         let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
         let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
         for packet in &names {
@@ -372,7 +372,7 @@ mod tests {
 
     /// A client without cached answers queries names that another client has cached.
     #[tokio::test(start_paused = true)]
-    async fn who_asks_for_what_others_ask_for_takes_it_from_nobody() {
+    async fn shared_answer_is_not_evicted_by_one_of_its_clients() {
         let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
         let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
         for packet in &names {
@@ -412,7 +412,7 @@ mod tests {
 
     /// Only the name of a question is compared without case.
     #[tokio::test(start_paused = true)]
-    async fn every_type_has_an_answer_of_its_own() {
+    async fn every_record_type_is_cached_separately() {
         let cache = Cache::default();
         let of_type = |kind: u16| {
             let mut packet = asked("www.example.");

@@ -228,7 +228,7 @@ async fn equal_names_are_not_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_written_keeps_names_from_nobody() {
+async fn unwritable_hosts_file_does_not_affect_dns_names() {
     let store = cluster().await;
     let (names, mut told) = watch::channel(None);
     let publisher = Publisher::start_at(&store, "missing/hosts", names);

@@ -316,7 +316,7 @@ mod tests {
 
     /// Promise 4 of docs/consistency.md: of the objects that share a commit, only those that do not fit are refused.
     #[tokio::test]
-    async fn an_object_that_the_disk_has_no_room_for_takes_no_other_one_with_it() {
+    async fn object_that_does_not_fit_the_disk_fails_alone() {
         let disk = FaultyDisk::new(53);
         let mut applier = Applier::new(on(&disk));
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
@@ -340,7 +340,7 @@ mod tests {
     /// Row O30 of docs/reference/superedge.md#offline-rows, as far as decision 0009 allows: readers never wait for the
     /// disk, watchers see a change only when it is on disk, and changes that arrive meanwhile share commits.
     #[tokio::test]
-    async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
+    async fn slow_disk_blocks_no_reader_and_a_burst_shares_commits() {
         // As many as the history keeps: a watch that does not get the processor for a while loses none.
         const CHANGES: u64 = LOG_COUNT_MAX as u64;
         let disk = FaultyDisk::new(52);

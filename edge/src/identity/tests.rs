@@ -165,7 +165,7 @@ async fn tokens_that_do_not_fit_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_cloud_that_answers_without_end_does_not_fill_the_agent() {
+async fn endless_answer_of_the_cloud_does_not_fill_the_agent() {
     let endpoint = endpoint(Mode::Endless).await;
     let error = enroll(&options(&endpoint, &endpoint.token)).await.unwrap_err();
     assert!(matches!(error, JoinError::Connect { .. }), "{error}");

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_of_other_sites_are_not_answered() {
+    async fn requests_from_web_pages_are_refused() {
         let ask = async |headers: &[(&str, &str)]| {
             let mut request = http::Request::get("/api/v1/services");
             for (name, value) in headers {

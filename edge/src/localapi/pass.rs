@@ -144,8 +144,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_very_many_parts_is_refused() {
-        if !alone(module_path!(), "an_answer_of_very_many_parts_is_refused") {
+    fn answer_with_too_many_parts_is_refused() {
+        if !alone(module_path!(), "answer_with_too_many_parts_is_refused") {
             return;
         }
         let text = format!(r#"{{"message":"no","parts":[{}0]}}"#, r#"{"":0},"#.repeat(500_000));

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_with_many_decisions_loses_its_own_and_no_others() {
+    async fn sender_with_many_decisions_evicts_only_its_own() {
         let store = synced(&FaultyDisk::new(1)).await;
         let (count, _) = Class::Decision.bounds();
         let of = |sender: &str, number: usize| {

@@ -140,7 +140,7 @@ async fn a_new_store_says_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
+async fn newest_attestation_is_stored_with_the_next_commit() {
     let disk = FaultyDisk::new(8);
     let store = synced(&disk).await;
     assert!(store.standing().unwrap().attestation.is_empty());
@@ -289,7 +289,7 @@ async fn adopting_keeps_the_content() {
 }
 
 #[tokio::test]
-async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
+async fn half_hash_of_an_older_cloud_keeps_the_full_local_hash() {
     let store = synced(&FaultyDisk::new(5)).await;
     let map = key("configmaps", "app");
     let mut delivery = upsert(&map, "u1", 10, &[]);

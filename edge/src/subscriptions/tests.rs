@@ -280,7 +280,7 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
 }
 
 #[tokio::test]
-async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
+async fn client_with_many_selections_takes_none_from_others() {
     let edge = Edge::new(68).await;
     let request = async |sender: &str, number: usize| {
         let selection = Selection { namespace: format!("{sender}{number}"), ..borrowed() };
@@ -309,7 +309,7 @@ async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
 }
 
 #[tokio::test]
-async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
+async fn following_a_shared_selection_takes_it_from_nobody() {
     let edge = Edge::new(69).await;
     let request = async |sender: &str, selection: &str| {
         let selection = Selection { namespace: selection.to_owned(), ..borrowed() };

@@ -197,8 +197,8 @@ fn addresses_lead_back_to_services_before_endpoints() {
 
 /// 20,000 ports on each of 200 pods: four million places.
 #[test]
-fn ports_times_endpoints_are_not_made_for_a_question() {
-    if !alone(module_path!(), "ports_times_endpoints_are_not_made_for_a_question") {
+fn query_does_not_build_ports_times_endpoints() {
+    if !alone(module_path!(), "query_does_not_build_ports_times_endpoints") {
         return;
     }
     let mut zone = known();
@@ -228,7 +228,7 @@ fn ports_times_endpoints_are_not_made_for_a_question() {
 
 /// Input that Kubernetes' validation would refuse takes no memory here.
 #[test]
-fn slices_of_more_than_kubernetes_allows_are_not_read() {
+fn slices_beyond_the_limit_of_kubernetes_are_ignored() {
     let read = |endpoints: usize, addresses: usize, ports: usize| {
         let endpoint = json!({"addresses": vec!["10.0.0.1"; addresses]});
         let object =

@@ -383,7 +383,7 @@ fn the_digest_of_a_manifest_is_not_inherited() {
 
 /// The cost for a grid is linear in its units and children, not in their product.
 #[test]
-fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
+fn plan_for_five_thousand_units_visits_each_child_a_few_times() {
     const UNITS: usize = 5_000;
     const LOOKS_MAX: usize = 10;
     let units: Vec<String> = (0..UNITS).map(|number| format!("u{number}")).collect();

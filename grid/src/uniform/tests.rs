@@ -127,7 +127,7 @@ fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
 /// Pods of another StatefulSet that has the name of a unit's: the grid's controller does not count it as the grid's
 /// own.
 #[test]
-fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
+fn pods_of_a_set_not_owned_by_the_grid_have_no_uniform_names() {
     let (nodes, service) = (nodes(&[("n1", "a"), ("n2", "b")]), service(Some("k")));
     let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2"]);
     let with = |status: Value| {
@@ -190,7 +190,7 @@ fn endpoints_that_are_no_pods_have_no_names() {
 
 /// A pod that a user creates with the name that the set's next pod would have.
 #[test]
-fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
+fn pod_beyond_the_replicas_has_no_uniform_name() {
     let (nodes, service) = (nodes(&[("n1", "u1")]), service(Some("k")));
     let pods = pods(&[
         "demo-u1-0@n1=10.0.0.1",
@@ -231,8 +231,8 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
 
 /// A grid's templates may have any form, and those of other units any content.
 #[test]
-fn a_grid_is_kept_as_the_few_values_that_name_pods() {
-    if !alone(module_path!(), "a_grid_is_kept_as_the_few_values_that_name_pods") {
+fn grid_is_kept_as_the_values_that_name_pods() {
+    if !alone(module_path!(), "grid_is_kept_as_the_values_that_name_pods") {
         return;
     }
     let deep = format!("[{}0]", r#"{"":0},"#.repeat(50_000));

@@ -39,7 +39,7 @@ async fn is_closed(stream: &mut TcpStream) {
 /// Connections that stay silent for two minutes occupy every slot of their source, and a node from the same address
 /// still connects at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() {
+async fn silent_connections_lock_nobody_out() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
     let mut silent = Vec::new();
@@ -56,7 +56,7 @@ async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() 
 
 /// Unfinished handshakes occupy the slots of their own source, but not those of other sources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_handshakes_leave_the_places_of_other_sources() {
+async fn half_open_handshakes_leave_slots_for_other_sources() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
     let mut half = Vec::new();
@@ -132,7 +132,7 @@ async fn who_is_silent_for_too_long_is_closed() {
 
 /// First packets whose senders read nothing: their state is bounded, and a node can still connect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_handshakes_over_quic_leave_places() {
+async fn half_open_quic_handshakes_leave_slots() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(DOOR_LIMITS)).await;
     // Forwards first flights but no answers: each handshake stays unfinished.

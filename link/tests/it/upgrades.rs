@@ -216,7 +216,7 @@ async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
 
 /// Memory for an incomplete document counts against the node's share, and pings between its frames do not hide it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
+async fn unfinished_document_counts_towards_the_share_of_its_node() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
@@ -268,7 +268,7 @@ async fn a_kubeedge_edge_with_another_name_is_refused_before_the_upgrade() {
 
 /// A replaced connection: only a process that is still alive answers on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_reads_a_link_answers_and_nobody_else() {
+async fn only_the_reader_of_a_link_answers_a_ping() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();

@@ -72,7 +72,7 @@ proptest! {
 
     /// Whatever an API server has stored, and whatever a peer makes of it: only the one delivery is lost.
     #[test]
-    fn a_delivery_that_cannot_be_read_keeps_its_place(
+    fn undecodable_delivery_keeps_its_position(
         texts in proptest::collection::vec(any::<String>(), 6),
         tail in proptest::collection::vec(any::<u8>(), 0..40),
         seq in 1..u64::MAX,
@@ -113,7 +113,7 @@ proptest! {
 
     /// The decoder accepts exactly what the encoder sends.
     #[test]
-    fn what_is_sent_is_what_can_be_read(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
+    fn everything_sent_can_be_decoded(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
         for name in [&name, &odd] {
             let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), &namespace, name);
             let version = ObjectVersion {
@@ -386,7 +386,7 @@ fn a_frame_in_pieces_is_the_frame() {
 
 /// Two bytes on the wire are hundreds in memory.
 #[test]
-fn the_weight_of_a_frame_is_what_its_entries_become() {
+fn frame_weight_is_the_memory_of_its_decoded_entries() {
     let entry = |number: usize| InventoryEntry {
         key: ObjectKey::new(Resource::new("", "v1", "pods"), "d", &number.to_string()),
         held: HeldState::Absent,

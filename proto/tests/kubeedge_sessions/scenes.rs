@@ -97,7 +97,7 @@ fn a_new_incarnation_is_a_deletion_and_a_creation() {
 /// A view may only keep a share of a node's objects. A session that kept everything that it has delivered would keep
 /// every version that was ever large.
 #[test]
-fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
+fn session_keeps_only_the_version_of_a_large_delivered_object() {
     let mut world = settled(&[("pods", "small")]);
     let (small, large) = (key("pods", "small"), key("pods", "large"));
     world.cluster.put_large(&large, 64 * 1024);
@@ -425,7 +425,7 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
 }
 
 #[test]
-fn a_kubeedge_session_waits_for_nothing_that_cannot_be_read() {
+fn kubeedge_session_does_not_wait_for_unreadable_objects() {
     let (secret, held) = (key("secrets", "s"), key("configmaps", "c"));
     let mut world = settled(&[("configmaps", "c")]);
     world.cut(true);
@@ -517,7 +517,7 @@ fn application(number: usize, id: usize, body: usize) -> Bytes {
 
 /// Unread answers are counted, an error does not repeat a large request, and an edge that continues is disconnected.
 #[test]
-fn refusals_that_are_not_read_are_bounded_in_bytes() {
+fn unread_refusals_are_bounded_in_bytes() {
     let world = World::new(3);
     let now = tombolo_proto::Moment::default();
     let session = || {
@@ -556,7 +556,7 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
 
 /// A KubeEdge edge is not notified that it follows too much; the session's owner is.
 #[test]
-fn a_kubeedge_edge_follows_a_bounded_number_of_objects() {
+fn kubeedge_edge_follows_a_bounded_number_of_objects() {
     let now = tombolo_proto::Moment::default();
     let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
     let mut selection = Selection::default();

@@ -35,7 +35,7 @@ fn revision(frame: &Frame) -> u64 {
 /// Deliveries that our cloud never sends cost only that one delivery. The bytes are altered in transit, so that the
 /// edge reads them as its connection does.
 #[test]
-fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
+fn undecodable_delivery_is_refused_alone() {
     for spoil in SPOILERS {
         let mut world = World::new(Settings::default());
         world.keep_events = true;
@@ -97,7 +97,7 @@ fn renamed(key: &ObjectKey, name: &str) -> ObjectKey {
 proptest! {
     /// An API server stores names that no edge can hold: these are reported, and do not affect other objects.
     #[test]
-    fn no_name_of_an_object_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
+    fn no_object_name_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
         let odd = ObjectKey::new(key(0, 0).resource().clone(), key(0, 0).namespace(), &name);
         let mut world = World::new(Settings::default());
         world.keep_events = true;
@@ -122,7 +122,7 @@ proptest! {
 
 /// A client of the edge chooses these texts; the cloud would end the session because of them.
 #[test]
-fn what_the_cloud_would_not_read_is_not_sent() {
+fn edge_sends_nothing_that_the_cloud_would_reject() {
     let mut world = World::new(Settings::default());
     world.connect();
     world.run_for(Duration::from_secs(1));

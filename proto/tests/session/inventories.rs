@@ -85,7 +85,7 @@ fn a_large_inventory_comes_in_parts() {
 }
 
 #[test]
-fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
+fn after_a_restore_equal_content_is_adopted_and_only_differences_are_sent() {
     for objects in [5, HELLO_INVENTORY_MAX + 10] {
         let mut world = World::new(Settings::default());
         for number in 0..objects {
@@ -159,7 +159,7 @@ fn a_refused_object_does_not_keep_a_subscription_from_being_caught_up() {
 }
 
 #[test]
-fn between_two_epochs_a_refused_object_keeps_the_subscription_from_being_caught_up() {
+fn refused_object_delays_caught_up_between_epochs() {
     let mut world = synced(1);
     world.cut();
     world.cloud.snapshot = world.cloud.truth.clone();
@@ -207,7 +207,7 @@ fn count_of(frames: &[Frame], kind: impl Fn(&Change) -> bool) -> usize {
 
 /// The watches of a replica are independent: the position of one says nothing about another.
 #[test]
-fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirmed_it() {
+fn unknown_object_is_deleted_only_after_the_api_server_confirms() {
     for held in [9, 11] {
         let mut solo = lagging(held, |_| {});
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
@@ -228,7 +228,7 @@ fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirm
 }
 
 #[test]
-fn what_a_replica_learns_of_late_was_never_taken_away() {
+fn object_that_a_replica_learns_of_late_is_never_removed() {
     let mut solo = lagging(11, |_| {});
     solo.sent(Lane::Delivery);
     solo.ack(Lane::Delivery, 2);
@@ -246,7 +246,7 @@ fn what_a_replica_learns_of_late_was_never_taken_away() {
 
 /// The same for an object that is wanted and that the view considers absent.
 #[test]
-fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
+fn absence_that_contradicts_the_edge_is_confirmed_first() {
     let mut solo = lagging(9, |solo| {
         solo.view.want(0, &key(0, HELD), true);
         solo.view.remove(&key(0, HELD));
@@ -262,7 +262,7 @@ fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
 /// A ConfigMap's own watch is ahead, and the view has not seen the pod yet that refers to it now: only the need of an
 /// older pod has ended.
 #[test]
-fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
+fn end_of_a_need_is_confirmed_even_if_a_newer_object_was_seen() {
     // Held since an earlier session, or first delivered in this one.
     for held in [true, false] {
         let mut solo = Solo::new(1);
@@ -289,7 +289,7 @@ fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
 
 /// Such a replica may show an older incarnation, which ends before the replica has seen the newer one.
 #[test]
-fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
+fn late_deletion_of_an_older_version_keeps_the_newer_one() {
     let mut solo = lagging(20, |solo| solo.view.want(0, &key(0, HELD), true));
     assert_eq!(solo.sent(Lane::Delivery).len(), HELD, "the edge holds a newer version of this object");
     solo.ack(Lane::Delivery, 2);
@@ -299,7 +299,7 @@ fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
 }
 
 #[test]
-fn a_replica_that_lags_sends_no_older_version() {
+fn lagging_replica_sends_no_older_version() {
     let mut solo = Solo::new(1);
     let mut hello = solo.hello();
     let mut ahead = solo.view.truth.objects[&key(0, 0)].clone();

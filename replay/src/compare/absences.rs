@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_that_was_missing_is_excused() {
+    fn only_the_named_object_is_excused() {
         let there = |name: &str| answer(&format!("shop/configmap/{name}"), &map("shop", name));
         let recorded = |name: &str, status: Value| {
             answer(&format!("shop/configmap/{name}"), &json!({"ErrStatus": status}))

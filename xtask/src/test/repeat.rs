@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_no_test_has_is_a_failure() {
+    fn filter_without_matching_tests_is_a_failure() {
         let none = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 12 filtered out; finished in 0.00s\n";
         let one = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s\n";
         let ignored = "running 1 test\ntest a ... ignored\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";

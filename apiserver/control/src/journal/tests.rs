@@ -100,7 +100,7 @@ fn refuses_late(disk: &Disk) -> StoreError {
 }
 
 #[test]
-fn a_batch_that_was_refused_is_not_there_after_a_restart() {
+fn refused_batch_is_absent_after_a_restart() {
     let disk = Disk::new();
     let refused = refuses_late(&disk);
     assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
@@ -118,7 +118,7 @@ fn a_batch_that_was_refused_is_not_there_after_a_restart() {
 }
 
 #[test]
-fn what_can_neither_be_undone_nor_noted_is_said_to_be_unknown() {
+fn write_that_can_neither_be_undone_nor_noted_is_reported_as_unknown() {
     let disk = Disk::new();
     // Blocks the file to which the old rows are written.
     std::fs::create_dir(disk.folder.path().join("journal.refused.new")).unwrap();
@@ -145,7 +145,7 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
 }
 
 #[test]
-fn a_refused_batch_that_reached_the_disk_is_taken_back() {
+fn refused_batch_that_reached_the_disk_is_undone() {
     let disk = Disk::new();
     let (journal, _) = on(&disk);
     journal.append(&[entry("a", 1, false), entry("b", 2, false)]).unwrap();

@@ -68,7 +68,7 @@ fn the_administrator_is_in_system_masters_and_signed_by_the_authority() {
 }
 
 #[test]
-fn a_kill_between_certificate_and_key_leaves_a_pair() {
+fn kill_between_certificate_and_key_leaves_a_matching_pair() {
     let now = SystemTime::now();
     let later = now + LEAF_LIFE / 2 + CLOCK_SKEW;
     let dir = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn a_stream_sees_every_change_once() {
 }
 
 #[test]
-fn of_large_changes_a_stream_takes_few_at_once() {
+fn watch_stream_buffers_few_large_changes() {
     let log = log(100, 1 << 30);
     for (revision, length) in (11..).zip([1, BATCH_LEN_MAX / 2, BATCH_LEN_MAX / 2, 4 * BATCH_LEN_MAX, 1, 1]) {
         log.push(change(revision, length));

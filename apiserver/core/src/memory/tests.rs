@@ -359,7 +359,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn one_writer_cannot_fill_the_store_for_the_others() {
+async fn one_writer_cannot_fill_the_store_for_others() {
     let notebook = Arc::new(Notebook::default());
     let writers = WriterShares { prefix: "node:", share: 20_000, all: 90_000 };
     let rules = Rules { len_max: 100_000, writers: Some(writers), ..Rules::default() };

@@ -227,7 +227,7 @@ proptest! {
 
 /// Two bytes of a message create a part of an object that takes many times as much memory.
 #[test]
-fn a_message_that_would_take_many_times_its_length_is_not_read() {
+fn protobuf_message_that_would_expand_too_much_is_refused() {
     let kinds = Kinds::builtin();
     let pod = named(&kinds, "", "v1", "pods");
     let read = |containers: usize| {

@@ -43,8 +43,8 @@ fn malformed_ownership_is_as_good_as_none() {
 }
 
 #[test]
-fn what_lies_deep_is_held_once() {
-    if !alone(module_path!(), "what_lies_deep_is_held_once") {
+fn merge_holds_deeply_nested_values_once() {
+    if !alone(module_path!(), "merge_holds_deeply_nested_values_once") {
         return;
     }
     let deep = |bottom: &str| -> Value {

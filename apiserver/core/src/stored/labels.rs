@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn short_labels_stay_and_long_ones_of_the_newest_alone() {
+    fn short_labels_are_kept_and_long_ones_only_for_the_newest_objects() {
         let newest = Newest::default();
         let (short, known) = (object(&json!({"a": "1"})), Known::default());
         assert!(known.look(&short, None, |labels| labels.get("a") == Some("1")));

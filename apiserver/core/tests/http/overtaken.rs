@@ -183,7 +183,7 @@ async fn every_attempt_of_a_deletion_passes_admission() {
 }
 
 #[tokio::test]
-async fn a_deletion_takes_no_object_that_has_come_in_the_place_of_the_one_that_was_judged() {
+async fn deletion_never_removes_a_later_object_of_the_same_name() {
     let server = faster(true, false).await;
     let refused = server.delete(&format!("{CONFIGMAPS}/a")).await.expect(409);
     assert!(refused["message"].as_str().unwrap().contains("another one with UID another"), "{refused}");

@@ -54,7 +54,7 @@ async fn a_job_selects_the_pods_that_carry_its_uid() {
 }
 
 #[tokio::test]
-async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
+async fn action_subresources_accept_only_the_verb_create() {
     let server = Server::start().await;
     let path = "namespaces/default/serviceaccounts/a/token";
     let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"});

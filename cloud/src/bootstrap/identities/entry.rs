@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_of_one_key_are_told_apart_by_their_serial_numbers() {
+    fn certificates_of_one_key_are_distinguished_by_serial_number() {
         let own = certificate(1, 10);
         let entry = Entry::joined(&own, Some("u1"), 20);
         let other = PeerCertificate { serial: 9.into(), ..own };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_older_versions_get_the_serial_number_that_is_shown_first() {
+    fn older_records_adopt_the_first_serial_number_shown() {
         let own = certificate(1, 10);
         let key = hex::encode(own.key);
         let text =
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_stays_until_all_that_was_issued_under_its_name_has_ended() {
+    fn record_is_kept_until_all_certificates_of_its_name_have_expired() {
         let long = PeerCertificate { expires: 90_000, ..certificate(1, 10) };
         let joined = Entry::joined(&long, Some("u1"), 10);
         let next = |number: u8| certificate(number, u64::from(number) * 20);

@@ -43,7 +43,7 @@ async fn registered() -> (World, NodeIdentity, Arc<Identities>) {
 }
 
 #[tokio::test]
-async fn what_is_told_late_takes_no_revocation_back() {
+async fn late_watch_event_does_not_undo_a_revocation() {
     let (world, identity, identities) = registered().await;
     let (earlier, listing) = (told(&world), identities.versions());
     identities.revoke(&edge1()).await.expect("revoked");
@@ -55,7 +55,7 @@ async fn what_is_told_late_takes_no_revocation_back() {
 }
 
 #[tokio::test]
-async fn a_slow_read_takes_no_revocation_back() {
+async fn slow_read_does_not_undo_a_revocation() {
     let (world, identity, identities) = registered().await;
     let node = edge1();
     let facts = identity.facts();

@@ -63,7 +63,7 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_spends_nothing_and_leaves_nothing_behind() {
+async fn disconnected_client_consumes_no_use_and_leaves_no_record() {
     let mut looks = 0;
     for later in [false, true].into_iter().cycle() {
         let world = World::start().await;
@@ -83,7 +83,7 @@ async fn a_client_that_hangs_up_spends_nothing_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_again_and_again_uses_the_token_up() {
+async fn repeated_disconnects_use_up_the_token() {
     let mut looks = 0;
     loop {
         let world = World::start().await;

@@ -113,7 +113,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 }
 
 #[tokio::test]
-async fn requests_are_checked_field_by_field() {
+async fn signing_request_fields_are_each_validated() {
     let world = World::start().await;
     for (case, body, sentence) in bad_requests() {
         let headers = [("nodename", "edge1".to_owned()), world.bearer()];
@@ -194,7 +194,7 @@ async fn an_expired_token_says_so() {
 }
 
 #[tokio::test]
-async fn the_shared_token_does_not_take_over_a_name() {
+async fn shared_token_cannot_take_over_a_name() {
     let world = World::start().await;
     let body = || csr("edge1", &KeyPair::generate().expect("a key"));
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
@@ -217,7 +217,7 @@ async fn the_shared_token_does_not_take_over_a_name() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_is_refused() {
+async fn join_body_beyond_the_limit_is_refused() {
     let world = World::start().await;
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
     let (status, text) = world.enroll(None, &headers, vec![0; routes::BODY_LEN_MAX + 1]).await;

@@ -78,7 +78,7 @@ fn events(told: &[(&str, &[Value])]) -> String {
 }
 
 #[tokio::test]
-async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_compared() {
+async fn records_watch_never_undoes_a_revocation_and_each_list_is_compared() {
     let node = NodeId::parse("edge1").expect("a name");
     let world = World::start().await;
     let (facts, identities) = (world.joined("edge1").await.facts(), world.bootstrap.identities());

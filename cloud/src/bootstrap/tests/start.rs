@@ -229,7 +229,7 @@ async fn files_that_are_no_authority_do_not_replace_one() {
 
 /// With a paused clock, time passes only when all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_replaced_file_of_the_authority_ends_the_process() {
+async fn replaced_authority_file_ends_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let (secrets, other) = (elsewhere().await, elsewhere().await);
     let pair = |of: &MemorySecrets| (of.value("casecret", "cadata"), of.value("casecret", "cakeydata"));

@@ -269,7 +269,7 @@ async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_
 
 /// An object that the API server refuses to show is reported as such and requested again. Everything else is proven.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
+async fn refused_object_does_not_block_confirmation_of_others() {
     for code in [403, 405, 410] {
         let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
         let (odd, gone) = (secret_key("odd"), secret_key("gone"));
@@ -288,7 +288,7 @@ async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
 /// A failure says nothing about the object: its state stays, the session waits, and is notified when there is an
 /// answer.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
+async fn failing_read_does_not_block_confirmation_of_others() {
     for code in [401, 408, 429, 500, 503, 504] {
         let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
         let (odd, gone) = (secret_key("odd"), secret_key("gone"));
@@ -310,7 +310,7 @@ async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
 
 /// A request without an answer costs its timeout once, not once for each object behind it.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
+async fn unanswered_read_delays_a_confirmation_once() {
     let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let world = World::new(&[pod("p", 5, &names)]).await;
@@ -328,7 +328,7 @@ async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
 
 /// A refusal will be repeated, so it counts at once; other failures may pass.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
+async fn refused_read_is_unreadable_at_once_and_failing_read_after_retries() {
     for (code, attempts) in [(400, 1), (403, 1), (429, 5), (500, 5), (503, 5)] {
         let world = World::new(&[]).await;
         world.answers_with(&secret_key("s"), code);
@@ -395,7 +395,7 @@ async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
 
 /// While no node needs an object its events are ignored, so an earlier answer says nothing about its present state.
 #[tokio::test(start_paused = true)]
-async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
+async fn read_from_before_a_renewed_need_is_ignored() {
     let key = secret_key("s");
     let path = path_of(key.resource(), "d", "s");
     for (before, after) in [(None, Some(30)), (Some(20), Some(30)), (Some(20), None)] {
@@ -431,7 +431,7 @@ async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
 
 /// A session's request also reads objects, in addition to reads caused by need.
 #[tokio::test(start_paused = true)]
-async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_count() {
+async fn confirmation_read_from_before_a_renewed_need_is_ignored() {
     let key = secret_key("s");
     let world = World::new(&[pod("p", 5, &["s"])]).await;
     assert_eq!(world.state(&key), "absent");
@@ -459,7 +459,7 @@ async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_coun
 
 /// Until a Node exists its pods are ignored, so an earlier list says nothing about them.
 #[tokio::test(start_paused = true)]
-async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count() {
+async fn pod_list_from_before_a_reregistration_is_ignored() {
     let world = World::new(&[]).await;
     let key = ObjectKey::new(Kind::Pod.resource(), "d", "p");
     let node = |uid: &str, revision: u64| {
@@ -493,7 +493,7 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
 
 /// A pod is read individually when there is room for it again, or when an event of it was too long.
 #[tokio::test]
-async fn what_is_read_alone_is_read_up_to_the_same_size() {
+async fn single_read_has_the_same_size_limit_as_a_list() {
     let mut large = pod("p", 5, &[]);
     large["status"]["many"] = vec![""; 100_000].into();
     let api = Api { pods: vec![large], secrets: vec![secret("s", 6)], ..Api::default() };

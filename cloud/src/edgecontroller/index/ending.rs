@@ -128,7 +128,7 @@ mod tests {
 
     /// Even with the longest possible names the essential members fit.
     #[test]
-    fn what_says_that_a_pod_is_to_go_is_small() {
+    fn deletion_notice_of_a_pod_is_small() {
         let name = "n".repeat(253);
         let mut value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": name,
             "uid": name, "creationTimestamp": name, "deletionTimestamp": name,

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_give_way_before_references_and_those_of_pods_that_end_last() {
+    fn bodies_give_way_first_and_pods_being_deleted_last() {
         let mut room = Room::new(1600);
         let one = holder("one");
         room.set(&references("p"), &one, ItemPriority::References, 700);

@@ -165,7 +165,7 @@ fn a_reference_needs_no_object() {
 }
 
 #[test]
-fn a_reference_that_can_be_no_name_is_asked_of_nobody_and_holds_nothing_up() {
+fn impossible_reference_is_never_read_and_delays_nothing() {
     let mut world = World::synced(&["a"]);
     let long = "x".repeat(300);
     world.pod("p", "a", &["a/b", "a b", "A", &long, "..", "\u{0}", "ä", "good"]);
@@ -176,7 +176,7 @@ fn a_reference_that_can_be_no_name_is_asked_of_nobody_and_holds_nothing_up() {
 }
 
 #[test]
-fn what_cannot_be_read_holds_nobody_up() {
+fn unreadable_object_delays_no_node() {
     let mut world = World::synced(&["a", "b"]);
     let secret = key(Kind::Secret, "s");
     world.pod("p", "a", &["s"]);
@@ -417,7 +417,7 @@ fn of_many_values(kind: Kind, name: &str, revision: u64, rest: &str) -> RawObjec
 const ON_A: &str = r#","spec":{"nodeName":"a","volumes":[{"secret":{"secretName":"s"}}]}"#;
 
 #[test]
-fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both() {
+fn unreadable_pod_keeps_what_it_needs_until_its_deletion() {
     let mut world = World::synced(&["a"]);
     let (pod, secret) = (key(Kind::Pod, "p"), key(Kind::Secret, "s"));
     world.index.pods_listed(&node("a"), listed([of_many_values(Kind::Pod, "p", 1000, ON_A)]));
@@ -435,7 +435,7 @@ fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both(
 
 /// A pod too large to be read whole is being deleted: its node is notified with the part that was read.
 #[test]
-fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
+fn unreadable_pod_that_is_being_deleted_reaches_its_node() {
     let mut world = World::synced(&["a"]);
     let pod = key(Kind::Pod, "p");
     world.pod("p", "a", &["s"]);
@@ -476,7 +476,7 @@ fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
 
 /// An event that is too long to be read does not show where the pod runs.
 #[test]
-fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
+fn pod_too_long_for_an_event_is_read_when_it_is_being_deleted() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &[]);
     let skimmed = |revision: u64, marks: &str| {
@@ -507,7 +507,7 @@ fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
 
 /// A pod that is too long for an event is known as soon as a watch reports it, and is read for its references.
 #[test]
-fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
+fn pod_too_long_for_an_event_is_unreadable_at_once() {
     let mut world = World::synced(&["a"]);
     let skimmed = |revision: u64, spec: &str| {
         let text = format!(
@@ -538,7 +538,7 @@ fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
 }
 
 #[test]
-fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
+fn unreadable_configmap_does_not_block_its_node() {
     for kind in [Kind::Secret, Kind::ConfigMap] {
         let mut world = World::synced(&["a"]);
         world.pod("p", "a", &["s"]);
@@ -557,7 +557,7 @@ fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
 }
 
 #[test]
-fn a_node_that_is_not_read_stays_an_edge_node_and_its_deletion_is_seen() {
+fn unreadable_node_stays_an_edge_node_and_its_deletion_is_seen() {
     let mut world = World::synced(&["a"]);
     let uid = world.down.registered(&node("a")).expect("registered");
     let text = |revision: u64| {

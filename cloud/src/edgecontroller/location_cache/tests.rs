@@ -163,7 +163,7 @@ fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
 /// A tenant whose pods refer to many objects goes without them. Pods with few references get theirs, and the needs of a
 /// node never exceed its share.
 #[test]
-fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
+fn pods_with_too_many_references_are_not_served_until_there_is_room() {
     let cache = LocationCache::default();
     let key = |namespace: &str, number: usize| {
         ObjectKey::new(resources::configmaps(), namespace, &format!("settings-{number}"))
@@ -231,7 +231,7 @@ proptest! {
     /// Whatever pods there are, and in whatever order they came and went: the needs of a node fit its edge's inventory
     /// and ledger, small requests are met, and the result depends only on the present pods.
     #[test]
-    fn whatever_pods_a_node_has_what_they_refer_to_fits(steps in prop::collection::vec(tenant(), 1..40)) {
+    fn references_of_any_pods_fit_inventory_and_ledger(steps in prop::collection::vec(tenant(), 1..40)) {
         let cache = LocationCache::default();
         let mut pods: BTreeMap<(u8, u8), Vec<ObjectKey>> = BTreeMap::new();
         let name = |namespace: u8, pod: u8| format!("uid-{namespace}-{pod}");

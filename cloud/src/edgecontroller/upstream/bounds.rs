@@ -264,7 +264,7 @@ mod tests {
 
     /// Many requests of one node of a bounded kind neither delay nor refuse those of others.
     #[test]
-    fn a_node_has_a_part_of_a_kind_and_waits_behind_itself() {
+    fn node_has_a_share_of_each_kind_of_request_and_queues_behind_itself() {
         let bound = RequestBound { running: NonZeroU32::new(8).expect("not zero"), waiting: 8 };
         let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
         let [greedy, modest] = ["greedy", "modest"].map(node);

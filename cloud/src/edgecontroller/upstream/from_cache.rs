@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_else_is_left_to_the_api_server() {
+    async fn other_reads_are_left_to_the_api_server() {
         use {Operation as Op, ResourceType as Type};
         let upstream = upstream();
         for (at, operation, kind, name, token) in [

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_there_counts_for_nothing() {
+    fn lease_annotations_written_by_others_are_ignored() {
         let read = |annotations: Value| {
             let lease = json!({"metadata": {"resourceVersion": "7", "annotations": annotations}});
             Held::read(lease.to_string().as_bytes()).expect("a lease")

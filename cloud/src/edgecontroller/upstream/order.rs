@@ -362,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_very_many_names_takes_a_few_times_its_text() {
-        if !alone(module_path!(), "a_patch_of_very_many_names_takes_a_few_times_its_text") {
+    fn patch_with_many_names_takes_a_few_times_its_text() {
+        if !alone(module_path!(), "patch_with_many_names_takes_a_few_times_its_text") {
             return;
         }
         let many: String = (1_000_000..1_500_000).map(|number| format!("\"{number}\":0,")).collect();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_name_the_version_unless_they_do_so_themselves() {
+    fn json_patch_names_the_version_unless_it_already_does() {
         let call = |content_type: &str| ApiCall::patch("/api/v1/nodes/n/status", content_type, Bytes::new());
         let names = naming(&call("application/json-patch+json")).expect("a patch");
         let on = |patch: &Value| names(patch.to_string().as_bytes(), CloudRevision(7));

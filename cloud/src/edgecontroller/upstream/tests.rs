@@ -252,7 +252,7 @@ fn older_edges_world(line: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn reports_of_older_edges_are_merged_into_what_is_there() {
+async fn reports_of_older_edges_are_merged_into_the_present_status() {
     use {Operation as Op, ResourceType as Type};
     let ask = async |operation, at: ObjectPath, content: Value| {
         let (client, log) = scripted(older_edges_world);
@@ -303,7 +303,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
 }
 
 #[tokio::test]
-async fn the_authority_of_the_cluster_is_told_as_text() {
+async fn cluster_authority_is_answered_as_text() {
     let (client, _) = scripted(|_| (200, json!({"data": {"ca.crt": "PEM"}})));
     let request = message(Operation::Query, ResourcePath::CaCertificate, &Value::Null);
     let (reply, _) = upstream(client).answer_message(&node(), request, None).await;
@@ -498,7 +498,7 @@ impl Asked {
 /// When edge nodes are granted a list that the node itself is refused, cloudcore makes it. It must not be wider than
 /// the one that was authorized, which it would be if the API server parsed the text differently.
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
+async fn ambiguous_call_is_refused_before_any_review() {
     let list = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Ds";
     let odd = [
         format!("{list},metadata.namespace%21%3Dx;"),
@@ -562,7 +562,7 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
 
 /// The labels that cloudcore grants go to the node of the connection, even if the server has no NodeRestriction.
 #[tokio::test]
-async fn a_node_registers_nobody_else() {
+async fn node_can_register_only_itself() {
     for kind in [ResourceType::Node, ResourceType::NodeStatus] {
         let (client, log) = scripted(|line| match line.split(' ').next() {
             Some("GET") => (404, json!({"message": "none"})),
@@ -577,7 +577,7 @@ async fn a_node_registers_nobody_else() {
 
 /// A rule's status is written as cloudcore, so the rule itself must name the node.
 #[tokio::test]
-async fn only_the_node_that_a_rule_names_writes_its_status() {
+async fn only_the_node_named_by_a_rule_writes_its_status() {
     for (source, allowed) in [
         (json!({"node_name": "n", "topic": "t"}), true),
         (json!({"node_name": "other", "topic": "t"}), false),

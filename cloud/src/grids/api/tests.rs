@@ -78,7 +78,7 @@ fn what_older_controllers_have_stored_is_read() {
 }
 
 #[test]
-fn of_a_grid_its_name_and_key_are_kept() {
+fn only_name_and_key_of_a_grid_are_kept() {
     let text = "x".repeat(10_000);
     let whole = |key: &str| {
         json!({

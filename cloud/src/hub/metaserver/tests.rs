@@ -200,7 +200,7 @@ fn the_texts_of_watches_are_bounded_and_counted() {
 /// counted. No more records are read than a sync may have, and nothing is left of the sync once no request waits for
 /// its answer.
 #[test]
-fn a_sync_that_waits_is_bounded_and_counted() {
+fn waiting_metaserver_sync_is_bounded_and_counted() {
     let mut world = World::new();
     let bad = |count: usize| {
         let bad = |id: usize| {

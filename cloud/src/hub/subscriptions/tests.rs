@@ -252,7 +252,7 @@ const QUESTIONS: usize = 2;
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
+async fn every_subscription_is_reviewed_and_no_answer_is_cached() {
     let rights = Arc::new(Rights::default());
     let (access, question) = (Access::new(scripted(&rights)), subscribe(SubscriptionId(1)));
     let check = async || access.check(&node(), &question).await;
@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(200)))]
     /// This holds for any parts of a question that a node may choose, and any right that it had before.
     #[test]
-    fn a_question_is_never_answered_with_the_answer_to_another_one(allowed in a_question(), other in a_question()) {
+    fn review_is_never_answered_with_the_answer_to_another(allowed in a_question(), other in a_question()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let access = Access::new(allowing(&allowed));
@@ -356,7 +356,7 @@ proptest! {
 
 /// These two questions once had the same digest: one by the node about Services, one by an unknown token about Secrets.
 #[tokio::test(start_paused = true)]
-async fn a_right_to_services_opens_no_watch_of_secrets() {
+async fn right_to_services_opens_no_watch_of_secrets() {
     let about = |plural: &str, labels: &str, token: Option<&str>| Subscribe {
         resource: Resource::new("", "v1", plural),
         namespace: String::new(),
@@ -376,7 +376,7 @@ async fn a_right_to_services_opens_no_watch_of_secrets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_selector_that_cannot_be_read_is_refused_before_anybody_is_asked() {
+async fn unparsable_selector_is_refused_before_any_review() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     for (labels, fields) in [("a in", ""), ("", "metadata.name"), ("", r"metadata.name=\x")] {
@@ -480,7 +480,7 @@ async fn housekeeping_closes_what_nobody_follows() {
 
 /// One node invents selectors. It only takes its own slots, and the watches that it no longer follows give way.
 #[tokio::test(start_paused = true)]
-async fn throw_away_selectors_take_the_places_of_one_node() {
+async fn throwaway_selectors_use_up_only_the_watches_of_their_node() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     let select = |number: usize| Subscribe {
@@ -507,7 +507,7 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
 
 /// Subscriptions that are begun and ended leave no work behind.
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_is_given_up_is_not_worked_on() {
+async fn cancelled_subscription_causes_no_work() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     let mut edge = Edge::connect(&hub);
@@ -523,7 +523,7 @@ async fn a_subscription_that_is_given_up_is_not_worked_on() {
 
 /// Requests beyond a node's share of memory are refused, and those that fit are not.
 #[tokio::test(start_paused = true)]
-async fn requests_beyond_the_share_of_a_node_are_refused() {
+async fn requests_beyond_the_node_share_are_refused() {
     use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 
     let rights = Arc::new(Rights::default());

@@ -39,7 +39,7 @@ async fn server(asked: Arc<Mutex<String>>) -> Config {
 }
 
 #[tokio::test]
-async fn a_long_answer_comes_in_pieces_that_are_small() {
+async fn long_answer_arrives_in_small_pieces() {
     let asked = Arc::default();
     let mut config = server(Arc::clone(&asked)).await;
     config.auth_info = AuthInfo { token: Some("t".to_owned().into()), ..AuthInfo::default() };
@@ -228,7 +228,7 @@ async fn refusing(answer: String) -> (Kube, Arc<AtomicUsize>) {
 /// A repeated deletion whose answer was lost could delete a replacement of the object, and an eviction that a
 /// disruption budget refuses would be refused again.
 #[tokio::test]
-async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
+async fn calls_are_never_repeated_and_a_refusal_says_when_to_retry() {
     let node = NodeId::parse("n").unwrap();
     let budget = r#"{"kind":"Status","message":"no","details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":3}}"#;
     let pod = "/api/v1/namespaces/d/pods/p";

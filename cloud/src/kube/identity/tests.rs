@@ -68,7 +68,7 @@ async fn look_again() {
 }
 
 #[tokio::test]
-async fn access_by_the_kubeconfig_outlives_the_certificate_in_it() {
+async fn kubeconfig_access_outlives_the_certificate_in_it() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let bound = Embedded::start(Options::new(folder.path().join("cluster"))).await.expect("started");
     let renewed = std::fs::read(bound.kubeconfig()).expect("a kubeconfig");

@@ -134,7 +134,7 @@ fn all(count: usize) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_large_objects_takes_no_more_memory_than_a_page_may() {
+async fn list_of_large_objects_stays_within_the_page_memory() {
     let sizes: Vec<usize> = std::iter::repeat_n(MIB, 20).chain(std::iter::repeat_n(100, 2000)).collect();
     let api = Api::new(sizes, &[]);
     let mut numbers = Vec::new();
@@ -155,7 +155,7 @@ async fn a_list_of_large_objects_takes_no_more_memory_than_a_page_may() {
 
 /// The consumer of the events is slow.
 #[tokio::test(start_paused = true)]
-async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
+async fn queued_events_are_bounded_in_bytes_and_none_is_lost() {
     let api = Api::new(vec![MIB; 20], &[]);
     let (out, mut events) = mpsc::channel(1024);
     let spec = spec(4 * MIB);
@@ -212,7 +212,7 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
 
 /// A user who writes an object can have it followed by many watches, and its tree is many times as large as its text.
 #[tokio::test(start_paused = true)]
-async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
+async fn watches_of_one_large_object_parse_it_one_at_a_time() {
     let api = Api::new(vec![MIB; 2], &[]);
     let spec = spec(2 * MIB);
     let (waiting, mut taken) = (spec.waiting.clone().expect("some"), Vec::new());

@@ -464,7 +464,7 @@ async fn the_certificate_has_the_names_under_which_pods_know_the_api() {
 }
 
 #[tokio::test]
-async fn nobody_gets_no_secrets_and_no_tokens_by_any_path() {
+async fn anonymous_client_gets_no_secrets_or_tokens_by_any_path() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let agent = with_the_pod(folder.path(), &cloud).await;

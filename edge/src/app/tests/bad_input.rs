@@ -41,7 +41,7 @@ async fn ask(address: SocketAddr, path: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn questions_that_mean_nothing_get_a_status() {
+async fn meaningless_requests_get_a_status() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_services(folder.path(), &cloud).await;
     for address in [agent.http, agent.wrapper] {
@@ -69,7 +69,7 @@ async fn questions_that_mean_nothing_get_a_status() {
 }
 
 #[tokio::test]
-async fn secrets_of_the_cluster_are_not_to_be_had() {
+async fn secrets_of_the_cluster_are_not_readable() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("secrets", "mine"), "u1", &json!({"data": {}}), &[]);
     cloud.put(&key("secrets", "another"), "u2", &json!({"data": {}}), &[]);
@@ -114,7 +114,7 @@ async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String,
 }
 
 #[tokio::test]
-async fn ten_gibibytes_are_refused_and_not_taken() {
+async fn ten_gibibytes_are_refused_and_not_read() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_services(folder.path(), &cloud).await;
     let request = "POST /api/v1/namespaces/default/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";

@@ -21,7 +21,7 @@ async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
 }
 
 #[tokio::test]
-async fn questions_that_nobody_can_answer_push_no_copies_out() {
+async fn unanswerable_queries_evict_no_copies() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_leases(folder.path(), &cloud).await;
     away(&agent, &cloud).await;

@@ -301,7 +301,7 @@ async fn other_writes_wait_for_the_cloud() {
 }
 
 #[tokio::test]
-async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
+async fn unreadable_object_delays_no_pod_and_is_reported() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let locked = key("secrets", "locked");
     let path = "/api/v1/namespaces/default/secrets/locked";

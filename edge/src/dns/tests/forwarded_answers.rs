@@ -137,7 +137,7 @@ async fn a_server_that_cannot_say_is_no_better_than_a_silent_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_leads_back_here_is_found_and_not_asked() {
+async fn upstream_server_that_loops_back_is_detected_and_skipped() {
     let (other, manner) = server(0).await;
     let running = Running::with_cluster(&[other]).await;
     assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
@@ -168,7 +168,7 @@ async fn a_server_that_leads_back_here_is_found_and_not_asked() {
 }
 
 #[tokio::test]
-async fn one_client_leaves_connections_for_the_next() {
+async fn one_client_leaves_tcp_connections_for_others() {
     let running = Running::with_cluster(&[]).await;
     let from = async |source: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -194,7 +194,7 @@ async fn one_client_leaves_connections_for_the_next() {
 }
 
 #[tokio::test]
-async fn what_private_addresses_are_called_is_asked_nowhere() {
+async fn reverse_queries_for_private_addresses_are_not_forwarded() {
     let (other, manner) = server(60).await;
     let running = Running::with_cluster(&[other]).await;
     for (name, code) in [

@@ -185,7 +185,7 @@ async fn questions_beyond_the_bound_fail_at_once() {
 }
 
 #[tokio::test]
-async fn what_other_servers_send_is_bounded_and_cannot_loop() {
+async fn answers_of_other_servers_are_bounded_and_cannot_loop() {
     let floods = server(Manner::Floods, "192.0.2.1").await;
     let running = Running::with_cluster(&[floods]).await;
     let plain = question("www.example", RecordType::A);

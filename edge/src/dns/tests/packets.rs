@@ -144,7 +144,7 @@ fn server() -> serve::Server {
 }
 
 #[test]
-fn strangers_are_told_nothing() {
+fn queries_from_other_networks_get_no_answer() {
     let (server, packet) = (server(), question("cluster.local", RecordType::SOA).to_vec().unwrap());
     for transport in [message::DnsTransport::Udp, message::DnsTransport::Tcp] {
         for stranger in ["192.0.2.66", "10.0.0.1", "2001:db8::66"] {

@@ -32,7 +32,7 @@ async fn fill(store: &Store) {
 }
 
 #[tokio::test]
-async fn a_disk_that_refuses_at_opening_never_costs_the_store() {
+async fn disk_error_at_opening_never_discards_the_store() {
     let disk = FaultyDisk::new(61);
     let store = synced(&disk).await;
     fill(&store).await;
@@ -130,7 +130,7 @@ impl Damaged {
 }
 
 #[tokio::test]
-async fn a_row_that_cannot_be_read_costs_itself_alone() {
+async fn unreadable_row_is_lost_alone() {
     let damaged = Damaged::by(|txn| {
         let mut objects = txn.open_table(schema::OBJECTS).unwrap();
         let row_key = keys::encode(&key("configmaps", "m07")).unwrap();
@@ -173,7 +173,7 @@ async fn a_row_that_cannot_be_read_costs_itself_alone() {
 }
 
 #[tokio::test]
-async fn a_store_whose_objects_are_all_saved_goes_on_serving_them() {
+async fn store_with_all_objects_saved_continues_to_serve_them() {
     let damaged = Damaged::by(|txn| {
         let mut log = txn.open_table(schema::LOG).unwrap();
         let last = log.last().unwrap().unwrap().0.value();
@@ -225,7 +225,7 @@ async fn whatever_is_left_of_a_damaged_file_is_saved() {
 }
 
 #[tokio::test]
-async fn a_writer_that_panics_fails_the_store_for_everybody_to_see() {
+async fn panic_of_the_writer_fails_the_store_visibly() {
     let disk = FaultyDisk::new(62);
     let store = synced(&disk).await;
     fill(&store).await;

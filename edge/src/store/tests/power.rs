@@ -190,7 +190,7 @@ async fn run_until_dark(store: &Store, oracle: &mut Oracle, rng: &mut StdRng, re
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_serves_reads() {
+async fn full_disk_refuses_writes_and_serves_reads() {
     let disk = FaultyDisk::new(1);
     let store = synced(&disk).await;
     let small = key("configmaps", "small");

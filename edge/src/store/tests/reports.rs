@@ -123,7 +123,7 @@ fn status(store: &Store, key: &ObjectKey) -> Value {
 
 /// What the cloud sends while a report waits is not sent again, so it must show once the report is answered.
 #[tokio::test]
-async fn a_status_that_came_while_a_report_waited_shows_when_that_is_answered() {
+async fn status_received_during_a_pending_report_shows_after_its_answer() {
     let pod = key("pods", "web");
     let own = || json!({"phase": "Running"});
     let whole = |by: &str| json!({"phase": "Running", "reason": by});
@@ -209,7 +209,7 @@ async fn who_sends_reports_is_woken_by_reports_alone() {
 }
 
 #[tokio::test]
-async fn reports_are_bounded_in_bytes_and_only_events_make_room() {
+async fn outbox_is_bounded_in_bytes_and_evicts_only_events() {
     const LEN: usize = 1024 * 1024;
     let store = synced(&FaultyDisk::new(23)).await;
     let large = |name: &str| {

@@ -227,7 +227,7 @@ async fn the_history_of_the_pushed_set_begins_before_it_is_complete() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_created_since() {
+async fn late_deletion_does_not_affect_an_object_created_since() {
     use ChangeKind::{Added, Deleted};
     let (store, subscription) = with_subscription(&FaultyDisk::new(37)).await;
     let map = key("configmaps", "app");

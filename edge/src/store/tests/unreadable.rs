@@ -20,7 +20,7 @@ fn why(store: &Store, key: &ObjectKey) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
+async fn pod_is_shown_when_all_missing_references_are_unreadable() {
     let disk = FaultyDisk::new(60);
     let store = synced(&disk).await;
     let (pod, map, secret) = (key("pods", "web"), key("configmaps", "app"), key("secrets", "locked"));
@@ -56,7 +56,7 @@ async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
 }
 
 #[tokio::test]
-async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
+async fn held_version_of_an_unreadable_object_stays_and_counts_as_older() {
     let store = synced(&FaultyDisk::new(62)).await;
     let secret = key("secrets", "locked");
     apply(&store, &[upsert(&secret, "u1", 10, &[]), unreadable(&secret)]).await;
@@ -83,7 +83,7 @@ async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
 /// Objects that other callers read with their own rights are not shown to readers of the pushed set, and are not kept
 /// when no subscription wants them.
 #[tokio::test]
-async fn what_others_hold_of_it_is_theirs_alone() {
+async fn objects_read_by_other_clients_are_hidden_from_the_pushed_set() {
     let disk = FaultyDisk::new(63);
     let store = synced(&disk).await;
     let map = key("configmaps", "locked");
@@ -124,7 +124,7 @@ async fn what_others_hold_of_it_is_theirs_alone() {
 
 /// Each subscription, like the pushed set, learns separately which of its objects are unreadable.
 #[tokio::test]
-async fn each_subscription_knows_for_itself_what_cannot_be_read() {
+async fn each_subscription_tracks_unreadable_objects_separately() {
     let disk = FaultyDisk::new(64);
     let store = synced(&disk).await;
     let (held_before, never) = (key("configmaps", "before"), key("configmaps", "never"));

@@ -394,7 +394,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
 
 /// Idle watches cost memory, so their number is bounded, and further ones are refused.
 #[tokio::test]
-async fn idle_watches_are_bounded_and_disturb_nobody() {
+async fn idle_wrapper_watches_are_bounded_and_affect_nobody() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let served = Served::with_cluster(&settings()).await;
     let head = async |stream: &mut tokio::net::TcpStream| {

@@ -338,7 +338,7 @@ mod tests {
     /// A record takes no more memory than its text, whatever it contains, and no more records are read than a sync may
     /// have.
     #[test]
-    fn records_are_bounded_in_number_and_their_errors_are_text() {
+    fn metaserver_records_are_bounded_and_their_errors_are_text() {
         let record = |id: usize| format!(r#""{id}":{{"ID":"{id}","Verb":null,"Status":null}}"#);
         let read = |count: usize| {
             let text = format!("{{{}}}", (0..count).map(record).collect::<Vec<_>>().join(","));

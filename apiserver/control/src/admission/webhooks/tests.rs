@@ -175,7 +175,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_an_action_carries_is_changed_as_what_it_is() {
+async fn webhook_changes_the_content_of_an_action_as_its_own_type() {
     let server = Server::start(|request| {
         assert_eq!(request["kind"], json!({"group": "policy", "version": "v1", "kind": "Eviction"}));
         assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "pods"}));

@@ -101,7 +101,7 @@ fn stored(name: &str, len: usize) -> Stored {
 /// Some senders write large objects as fast as they can: the writes of others queue behind only a few of these, and
 /// each batch takes the disk a bounded time.
 #[tokio::test]
-async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_of_others() {
+async fn large_writes_of_one_sender_queue_without_delaying_others() {
     let held = held(Vec::new());
     let greedy = ["eve", "mallory", "trudy"].map(|name| (name, held.payer(name)));
     let large = |number: usize| greedy.iter().map(move |(name, payer)| (format!("{name}{number}"), payer));
@@ -144,7 +144,7 @@ async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sen
 
 /// A sender that deletes in a loop without waiting for answers blocks no other sender and is not refused.
 #[tokio::test]
-async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
+async fn deletions_of_one_sender_queue_and_are_never_refused() {
     let names = (0..8).map(|number| format!("large{number}"));
     let large = names.clone().map(|name| stored(&name, 1024 * 1024 - 512));
     let held = held(large.chain([stored("small", 10)]).collect());

@@ -63,7 +63,7 @@ fn cost(object: &Stored) -> u64 {
 
 proptest! {
     #[test]
-    fn no_sequence_of_writes_gives_a_node_more_than_its_share(batches in batches()) {
+    fn no_sequence_of_writes_gives_a_node_more_than_its_store_share(batches in batches()) {
         let notebook = Arc::new(Notebook::default());
         let writers = WriterShares { prefix: "node:", share: SHARE, all: u64::MAX };
         let rules = Rules { writers: Some(writers), ..Rules::default() };
@@ -97,7 +97,7 @@ proptest! {
 }
 
 #[test]
-fn a_deletion_that_never_ends_is_no_way_around_the_share() {
+fn unfinished_deletions_do_not_evade_the_store_share() {
     let writers = WriterShares { prefix: "node:", share: SHARE, all: 50_000 };
     let rules = Rules { len_max: 100_000, writers: Some(writers), ..Rules::default() };
     let store = MemoryStore::restore(Revision(7), Vec::new(), None, small(), rules);

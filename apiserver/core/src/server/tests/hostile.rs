@@ -66,7 +66,7 @@ async fn kept(address: SocketAddr, first: &[u8], then: &'static [u8], every: Dur
 }
 
 #[tokio::test(start_paused = true)]
-async fn handshakes_and_heads_that_never_end_are_ended() {
+async fn unfinished_handshakes_and_request_heads_are_closed() {
     let second = Duration::from_secs(1);
     let (address, _stop) = start_behind(1, Some(tls().server)).await;
     for (first, every) in [(HALF_HELLO, second), (HALF_HELLO, 3 * HANDSHAKE_TIMEOUT), (&[0x16][..], second)] {
@@ -99,7 +99,7 @@ async fn known(tls: &Tls, address: SocketAddr) -> ClientStream<TcpStream> {
 
 /// A quarter of 64 slots is for unproven connections.
 #[tokio::test]
-async fn half_handshakes_from_many_sources_lock_nobody_out() {
+async fn half_open_handshakes_from_many_sources_lock_nobody_out() {
     let tls = tls();
     let server = shared_behind(64, Some(Arc::clone(&tls.server))).await;
     let mut early = known(&tls, server.address).await;
@@ -126,7 +126,7 @@ async fn half_handshakes_from_many_sources_lock_nobody_out() {
 }
 
 #[tokio::test]
-async fn of_many_sources_the_one_that_came_first_makes_room() {
+async fn oldest_of_many_sources_makes_room() {
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin())).shared_out().build();
     let source = |number: u8| Source::of(Some(IpAddr::from([10, 0, 0, number])));
@@ -144,7 +144,7 @@ async fn of_many_sources_the_one_that_came_first_makes_room() {
 
 /// An answer to an unauthenticated client is small and counts for no sender.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_is_not_taken_ends_its_connection() {
+async fn unread_refusal_closes_its_connection() {
     let server = shared(64).await;
     for (user, code) in [("nobody", 401), ("", 200)] {
         let (mut sender, connection) = windowed(server.address, 0).await;

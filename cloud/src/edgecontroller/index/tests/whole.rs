@@ -67,7 +67,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_back() {
+fn objects_of_the_largest_namespace_give_way_first_and_return() {
     let mut world = World::with_memory(&["a"], 16 * MIB);
     let secrets = names(40);
     let keys: Vec<_> = secrets.iter().map(|name| key_in("greedy", Kind::Secret, name)).collect();
@@ -106,7 +106,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
 
 /// As with a DaemonSet that has a large template. No node exceeds its own share.
 #[test]
-fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
+fn largest_namespace_gives_way_first_across_nodes() {
     let nodes: Vec<_> = (0..30).map(|number| format!("n{number}")).collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     let mut world = World::with_memory(&nodes, 16 * MIB);
@@ -139,11 +139,8 @@ fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
 }
 
 #[test]
-fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_node() {
-    if !alone(
-        module_path!(),
-        "names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_node",
-    ) {
+fn references_to_absent_objects_are_bounded_and_held_objects_stay() {
+    if !alone(module_path!(), "references_to_absent_objects_are_bounded_and_held_objects_stay") {
         return;
     }
     let nodes: Vec<_> = (0..60).map(|number| format!("n{number}")).chain(["b".to_owned()]).collect();
@@ -187,7 +184,7 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
 }
 
 #[test]
-fn what_a_pod_refers_to_is_known_again_when_there_is_room() {
+fn pod_references_are_restored_when_there_is_room() {
     let nodes: Vec<_> = (0..16).map(|number| format!("n{number}")).collect();
     let mut world = World::with_memory(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), 16 * MIB);
     let many = |pod: &str| (0..1500).map(|number| format!("{pod}-{number}")).collect::<Vec<_>>();

@@ -81,7 +81,7 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
 
 /// The memory of an answer is charged to the node for every kind of request: a write is answered with the whole object.
 #[tokio::test]
-async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
+async fn answers_to_writes_count_towards_the_share_of_the_node() {
     let object =
         json!({"metadata": {"name": "c", "resourceVersion": "1"}, "data": {"k": "x".repeat(200_000)}});
     let one = "/api/v1/namespaces/d/configmaps/c";
@@ -116,7 +116,7 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
 /// The bounds of a kind are shared by all nodes: a node that does not read its large answers leaves the slots to
 /// others.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
+async fn node_that_does_not_read_holds_no_slots_of_a_request_kind() {
     let large = json!({"metadata": {"name": "s"}, "data": {"k": "x".repeat(2 * crate::kube::LARGE_ANSWER)}});
     let (client, log) = scripted(move |line| {
         (200, if line.ends_with("large") { large.clone() } else { json!({"metadata": {}}) })
@@ -180,7 +180,7 @@ async fn an_answer_repeats_no_long_body_of_a_record() {
 
 /// A request that never ends becomes no call, however a node phrases it.
 #[tokio::test]
-async fn what_never_ends_is_no_call() {
+async fn endless_requests_are_refused() {
     let pods = "/core/v1/pods/d/null";
     for body in [
         call("GET", "/api/v1/watch/pods", ""),

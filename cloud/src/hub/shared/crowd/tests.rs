@@ -47,7 +47,7 @@ fn apply(watch: &SharedWatch, namespace: &str, names: usize, len: usize) -> Resu
 }
 
 #[test]
-fn large_objects_of_one_namespace_end_no_watch_that_all_follow() {
+fn large_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 20, KIB).expect("room");
@@ -71,7 +71,7 @@ fn large_objects_of_one_namespace_end_no_watch_that_all_follow() {
 }
 
 #[test]
-fn a_namespace_that_has_little_never_gives_way() {
+fn small_namespace_never_gives_way() {
     let interned = Interned::new(800 * KIB);
     let watch = watch_of(&services(), &interned);
     for namespace in 0..10 {
@@ -81,7 +81,7 @@ fn a_namespace_that_has_little_never_gives_way() {
 }
 
 #[test]
-fn many_objects_of_one_namespace_end_no_watch_that_all_follow() {
+fn many_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let interned = Interned::new(usize::MAX);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 1000, 1).expect("a place");
@@ -111,7 +111,7 @@ fn many_objects_of_one_namespace_end_no_watch_that_all_follow() {
 }
 
 #[test]
-fn where_all_places_are_taken_the_namespace_that_has_most_gives_way_to_others() {
+fn when_all_slots_are_taken_the_largest_namespace_gives_way() {
     let interned = Interned::new(usize::MAX);
     let watch = watch_of(&services(), &interned);
     let most = FOLLOWED_MAX / 4;

@@ -75,7 +75,7 @@ async fn an_edge_that_has_seen_more_is_welcomed_when_the_cloud_has_come_as_far()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edge_that_has_seen_what_was_taken_back_is_never_welcomed_with_the_old_epoch() {
+async fn edge_that_saw_reverted_history_is_never_welcomed_with_the_old_epoch() {
     let hub = silent_hub().await;
     let mut link = greet(&hub, attested(&hub, 900));
     assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
@@ -101,7 +101,7 @@ async fn an_edge_is_sent_away_when_nobody_knows_whether_the_cloud_has_come_as_fa
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_known_and_what_nobody_has_attested_asks_nobody_anything() {
+async fn known_or_missing_attestation_causes_no_epoch_read() {
     let hub = silent_hub().await;
     let other = Attester::new(b"another authority").expect("cryptography works");
     let forged = other.attest(&hub.epoch.load().cluster, reach(900));
@@ -116,7 +116,7 @@ async fn what_is_known_and_what_nobody_has_attested_asks_nobody_anything() {
 
 /// A second hello without an attestation does not bypass the first.
 #[tokio::test(start_paused = true)]
-async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_looked_at() {
+async fn second_hello_is_not_welcomed_while_the_first_is_checked() {
     for later in [None, Some(1), Some(901)] {
         let hub = silent_hub().await;
         let attestation = later.map(|revision| attested(&hub, revision)).unwrap_or_default();
@@ -133,7 +133,7 @@ async fn a_second_hello_on_one_connection_is_not_welcomed_while_the_first_is_loo
 
 /// A node connects again and again while its hello cannot be judged.
 #[tokio::test(start_paused = true)]
-async fn of_many_connections_whose_hellos_are_looked_at_the_newest_is_welcomed() {
+async fn newest_of_many_connections_under_check_is_welcomed() {
     let hub = silent_hub().await;
     let mut links = Vec::new();
     let mut asked = None;

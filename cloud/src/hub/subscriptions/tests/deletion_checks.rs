@@ -88,7 +88,7 @@ async fn told_absent(link: &mut Link) -> Vec<ObjectKey> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_put_off_is_asked_about_when_there_is_news_of_it_and_the_rest_goes_on() {
+async fn postponed_confirmation_is_repeated_on_news_while_the_rest_continues() {
     let (inputs, mut questions) = mpsc::channel(16);
     let hub = hub_of(&scripted(&Arc::new(Rights::default())), known(), inputs);
     let mut link = connect(&hub).await;

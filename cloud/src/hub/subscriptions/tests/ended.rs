@@ -12,7 +12,7 @@ fn watch(hub: &Hub) -> Arc<SharedWatch> {
 
 /// The watch has ended, but is still in the table, or a caller still holds it.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_has_ended_takes_no_followers() {
+async fn ended_watch_accepts_no_followers() {
     let hub = hub(&scripted(&Arc::default()));
     let (early, late) = (session(&hub), session(&hub));
     let shared = watch(&hub);
@@ -35,7 +35,7 @@ async fn a_watch_that_has_ended_takes_no_followers() {
 
 /// A session has opened a watch. Before it follows, the watch is stopped because it has no followers.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_was_stopped_on_the_way_to_its_first_follower_tells_it() {
+async fn watch_stopped_before_its_first_follower_notifies_it() {
     let hub = hub(&scripted(&Arc::default()));
     let session = session(&hub);
     let opened = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");

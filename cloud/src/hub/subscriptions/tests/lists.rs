@@ -112,7 +112,7 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_back() {
+async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
     let world = World::new(&[object("a", "a1", 5), object("z", "z1", 6)]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
     assert!(!followed.is_proven(), "the first question begins with nothing");
@@ -164,7 +164,7 @@ async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
 /// A node opens subscriptions with invented selectors. Selections that others follow are listed meanwhile, even if this
 /// node has asked for them before.
 #[tokio::test(start_paused = true)]
-async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those_of_others() {
+async fn first_lists_of_one_node_queue_without_delaying_others() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let name = |name: &str| NodeId::parse(name).expect("valid");
@@ -271,7 +271,7 @@ fn proving(hub: &Arc<Hub>, name: &str, watch: &Arc<SharedWatch>) -> tokio::task:
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
+async fn node_with_many_selectors_does_not_delay_lists_of_others() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let shared = selecting(&hub, "shared").await;
@@ -296,7 +296,7 @@ async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their_lists() {
+async fn failed_shared_list_is_retried_by_one_session_and_delays_no_other_list() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let (odd, good) = (selecting(&hub, "odd").await, selecting(&hub, "good").await);

@@ -77,7 +77,7 @@ const DOCUMENT: &str = "/openapi/v2";
 const LIST: &str = "/api/v1/namespaces/d/configmaps";
 
 #[tokio::test(start_paused = true)]
-async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
+async fn unread_large_answers_delay_no_other_node() {
     let (kube, asked) = large();
     let hub = hub(&kube);
     let mut greedy = peer(&hub, "n");
@@ -102,7 +102,7 @@ async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_connects_again_and_again_has_one_share() {
+async fn reconnecting_node_has_one_share() {
     let (kube, _) = large();
     let hub = hub(&kube);
     let mut left = Vec::new();
@@ -126,7 +126,7 @@ async fn a_node_that_connects_again_and_again_has_one_share() {
 
 /// Each proof that two machines use an identity causes an event, which cloudcore writes in its own name.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_takes_turns_with_itself_causes_few_events() {
+async fn alternating_processes_of_one_node_cause_few_events() {
     let events = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&events);
     let service = tower::service_fn(move |request: Request<Body>| {

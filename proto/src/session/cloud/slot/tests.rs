@@ -109,7 +109,7 @@ fn across_epochs_revisions_have_no_order() {
 }
 
 #[test]
-fn contents_that_agree_in_half_a_hash_are_two() {
+fn contents_that_share_half_a_hash_are_different() {
     let (half, one, two) = (7, 1 << 64 | 7, 2 << 64 | 7);
     for (peer_state, foreign, lookup, decision) in [
         (held("a", 4, one), false, wanted("a", 5, two), "upsert"),

@@ -173,7 +173,7 @@ impl Fickle {
 /// The texts of a wanted key belong to the view and are shared; those of a deleted key are kept only for its slot,
 /// until the edge has acknowledged the deletion.
 #[test]
-fn texts_of_keys_that_have_gone_count() {
+fn keys_of_deleted_objects_count_towards_the_bound() {
     let opened = |name: &str, held: Option<HeldState>| {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
         let view = Fickle(key.clone(), Cell::new(held.is_none()));

@@ -374,7 +374,7 @@ mod tests {
 
     /// A user who creates a pod can make its node request any number of objects.
     #[test]
-    fn of_what_a_node_asks_for_and_does_not_need_a_few_are_named_at_a_time() {
+    fn ledger_names_few_requested_objects_that_are_not_needed() {
         let mut recorder = recorder();
         let mut asked = |number: usize, needed: bool| {
             recorder.want_reply(&key(&format!("c{number}")), "ConfigMap", &uid("1"), needed)
