@@ -48,7 +48,7 @@ pub struct ServerConfig {
     pub websocket: Option<Listen>,
     /// The QUIC listener, if any.
     pub quic: Option<Listen>,
-    /// Whether stock KubeEdge edges are served: WebSocket upgrades without our subprotocol, and TLS 1.2 for them.
+    /// Whether KubeEdge edges are served: WebSocket upgrades without our subprotocol, and TLS 1.2 for them.
     pub kubeedge: bool,
     /// Bounds on handshakes.
     pub limits: Limits,

@@ -2,7 +2,7 @@
 //! them, and write them again byte by byte (docs/reference/kubeedge.md#json-envelope).
 //!
 //! `keywords.txt` and `paths.txt` have a line for every keyword of a route and every shape of a path: name here, text on
-//! the wire. A line that is no longer true means that stock nodes are not understood.
+//! the wire. A line that is no longer true means that KubeEdge nodes are not understood.
 
 use std::collections::BTreeSet;
 use std::fs;

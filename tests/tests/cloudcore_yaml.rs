@@ -9,7 +9,7 @@ use tombolo_tests::kubeedge::{KubeEdgeNode, Pace};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
 fn kubeedge() -> Value {
-    serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/stock-default.yaml")).unwrap()
+    serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/kubeedge-default.yaml")).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

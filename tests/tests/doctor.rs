@@ -64,7 +64,7 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
 async fn grant(client: &Client) {
     let own =
         ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
-    let options = ["grids", "stock-edges"].map(|name| format!("optional/{name}.yaml"));
+    let options = ["grids", "kubeedge-edges"].map(|name| format!("optional/{name}.yaml"));
     for name in own.into_iter().chain(options) {
         let path = source::root().join("deploy").join(name);
         for document in manifest::read(&path).unwrap() {
@@ -162,8 +162,8 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: true"])
         .await;
     let kubeedge: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
-    kubeedge.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
-    eventually_fails(options, &[account, "stock-edges.yaml", "update configmaps in kubeedge"]).await;
+    kubeedge.delete("tombolo:kubeedge-edges", &DeleteParams::default()).await.unwrap();
+    eventually_fails(options, &[account, "kubeedge-edges.yaml", "update configmaps in kubeedge"]).await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
         options,

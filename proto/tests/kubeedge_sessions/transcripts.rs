@@ -1,4 +1,4 @@
-//! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, encoded identically, and has a
+//! Recorded traffic of KubeEdge (`tests/transcripts`): every frame is understood, encoded identically, and has a
 //! type.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -315,7 +315,7 @@ fn check_content(message: &Message) {
 /// empty in ours, because every edge only checks its presence. A status in place of an object, which an edge would
 /// store, is an error in ours (docs/reference/kubeedge.md#safe-answers).
 #[test]
-fn answers_of_a_stock_cloud_keep_their_form() {
+fn answers_of_a_kubeedge_cloud_keep_their_form() {
     let mut answered = 0;
     for (node, lines) in transcripts() {
         let replies: BTreeMap<String, &Line> = lines
@@ -373,7 +373,7 @@ fn compare(session: &mut CloudSession, expected: &Line, view: &Cluster) {
 
 /// Our edge session acknowledges what the KubeEdge edge has acknowledged, with equal acknowledgements.
 #[test]
-fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
+fn our_edge_acknowledges_as_the_kubeedge_edge_did() {
     for (node, lines) in transcripts() {
         let connections: BTreeSet<u64> = lines.iter().map(|line| line.connection).collect();
         for connection in connections {

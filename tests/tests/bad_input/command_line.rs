@@ -45,15 +45,15 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
     file("type-cloud.yaml", "listen:\n  websocket: nowhere\n");
     file("range-cloud.yaml", "nodeLimit: 0\n");
     let kubeedge = "kind: CloudCore\nmodules:\n  cloudHub:\n";
-    file("unknown-stock.yaml", &format!("{kubeedge}    nodeLimits: 6\n"));
-    file("type-stock.yaml", &format!("{kubeedge}    websocket:\n      port: many\n"));
+    file("unknown-kubeedge.yaml", &format!("{kubeedge}    nodeLimits: 6\n"));
+    file("type-kubeedge.yaml", &format!("{kubeedge}    websocket:\n      port: many\n"));
     let cases: [(&str, &str, &[&str]); 11] = [
         (
             "cloudcore",
-            "unknown-stock.yaml",
-            &["unknown-stock.yaml: line 4 column 5: unknown field `nodeLimits`"],
+            "unknown-kubeedge.yaml",
+            &["unknown-kubeedge.yaml: line 4 column 5: unknown field `nodeLimits`"],
         ),
-        ("cloudcore", "type-stock.yaml", &["type-stock.yaml: line 5 column 13"]),
+        ("cloudcore", "type-kubeedge.yaml", &["type-kubeedge.yaml: line 5 column 13"]),
         ("edgecore", "missing.yaml", &["cannot read the settings file missing.yaml: No such file"]),
         (
             "edgecore",

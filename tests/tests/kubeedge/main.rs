@@ -1,4 +1,4 @@
-//! Stock KubeEdge nodes with our cloud: they join unchanged and hold everything that they should, whatever is
+//! KubeEdge nodes with our cloud: they join unchanged and hold everything that they should, whatever is
 //! interrupted.
 //!
 //! Every scenario runs against the embedded server and against kube-apiserver, each with its own namespace and node. It
@@ -493,7 +493,7 @@ mod scenarios {
 
     pub(super) async fn the_local_api_of_the_edge_is_served(stage: &mut Stage) {
         let objects = Objects::new(stage.world.client().await.unwrap()).await.unwrap();
-        let mut node = KubeEdgeNode::join(&stage.world, "stock-1").await.unwrap();
+        let mut node = KubeEdgeNode::join(&stage.world, "kubeedge-1").await.unwrap();
         node.connect().await.unwrap();
         node.register().await.unwrap();
         metaserver::requests_are_calls_of_the_node(&node).await;

@@ -207,7 +207,7 @@ async fn a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests() {
     cluster_or_skip!("a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests");
     let plane = plane().await;
     let folder = tempfile::tempdir().unwrap();
-    let kubeedge = folder.path().join("stock.yaml");
+    let kubeedge = folder.path().join("kubeedge.yaml");
     fs::write(&kubeedge, KUBEEDGE).unwrap();
     let kubeedge = kubeedge.display().to_string();
     // As KubeEdge's manual says: parts that a manifest omits are removed when it is applied over this.
@@ -230,7 +230,7 @@ async fn a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests() {
     };
     let before = versions();
     assert!(before.len() >= 10, "{before:?}");
-    for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/stock-edges.yaml"] {
+    for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/kubeedge-edges.yaml"] {
         kubectl(&plane, &["apply", "-f", &root().join(ours).display().to_string()]);
     }
     // As the guide says: existing definitions are left unchanged and reported as existing.

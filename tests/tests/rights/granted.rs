@@ -54,7 +54,7 @@ pub(super) fn check(events: &[AuditEvent]) {
 /// Additional rights for KubeEdge edges.
 #[test]
 fn kubeedge_edges_take_the_config_maps_of_one_namespace_and_no_more() {
-    let manifest = documents(&root().join("deploy/optional/stock-edges.yaml")).unwrap();
+    let manifest = documents(&root().join("deploy/optional/kubeedge-edges.yaml")).unwrap();
     let kinds: Vec<_> =
         manifest.iter().map(|one| json!([one["kind"], one["metadata"]["namespace"]])).collect();
     assert_eq!(kinds, [json!(["Role", "kubeedge"]), json!(["RoleBinding", "kubeedge"])]);

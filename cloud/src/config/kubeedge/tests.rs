@@ -6,7 +6,7 @@ use crate::config::WatchEvents;
 use crate::edgecontroller::upstream::RequestKind;
 
 /// Output of `cloudcore --defaultconfig` of KubeEdge v1.23.
-const KUBEEDGE: &str = include_str!("stock-default.yaml");
+const KUBEEDGE: &str = include_str!("kubeedge-default.yaml");
 
 fn parse(text: &str) -> Config {
     Config::parse(text).unwrap_or_else(|error| panic!("{error}: {text}"))

@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(known.resource(&resource_type("Service"), said), Ok(services));
         let why = known.resource(&resource_type("Twin"), None).expect_err("two have it");
         assert!(why.contains("a.example") && why.contains("b.example"), "{why}");
-        // An object that names an unknown kind gets the plural that stock KubeEdge guesses.
+        // An object that names an unknown kind gets the plural that KubeEdge guesses.
         let said = Some(("other.example/v1", "Policy"));
         let guessed = Resource::new("other.example", "v1", "policies");
         assert_eq!(known.resource(&resource_type("Policy"), said), Ok(guessed));
