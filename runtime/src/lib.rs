@@ -7,7 +7,7 @@
 pub mod admin;
 pub mod backoff;
 pub mod budget;
-pub mod door;
+pub mod connection_limiter;
 pub mod drain;
 pub mod files;
 mod lines;

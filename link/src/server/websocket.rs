@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse,
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
 use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
-use tombolo_runtime::door::Waiting;
+use tombolo_runtime::connection_limiter::Waiting;
 
 use super::kubeedge::{self, KubeEdgeRefusal};
 use super::pace::Pace;
@@ -58,7 +58,7 @@ impl Listener {
                 pace.turn().await;
                 match self.tcp.accept().await {
                     // Without a slot it is closed here.
-                    Ok((stream, remote)) => match context.door.enter(remote.ip()) {
+                    Ok((stream, remote)) => match context.limiter.enter(remote.ip()) {
                         Ok(slot) => {
                             let (context, acceptor) = (context.clone(), acceptor.clone());
                             let tasks = context.tasks.clone();

@@ -34,7 +34,7 @@ async fn all_recorded(inner: &Inner) {
 /// answered. False when it was done before that.
 async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) -> bool {
     let inner = &world.bootstrap.inner;
-    let waiting = inner.door.enter([192, 0, 2, 1].into()).expect("a place");
+    let waiting = inner.limiter.enter([192, 0, 2, 1].into()).expect("a place");
     assert!(waiting.spoke());
     let slot = Arc::new(waiting.work().await.expect("a working place"));
     let certificate = World::start().await.joined("edge1").await.facts();
@@ -56,9 +56,9 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
     drop(asked);
     drop(slot);
     let held = usize::from(!inner.issues.is_empty());
-    assert_eq!(inner.door.working(), held, "it has its place until it is done");
+    assert_eq!(inner.limiter.working(), held, "it has its place until it is done");
     all_recorded(inner).await;
-    assert_eq!(inner.door.working(), 0);
+    assert_eq!(inner.limiter.working(), 0);
     true
 }
 
