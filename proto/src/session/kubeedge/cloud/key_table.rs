@@ -16,7 +16,7 @@ const KEPT_CAPACITY: usize = 4;
 
 /// The keys of one edge. Bounded by what is wanted and what the ledger names.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct KeyTable {
     slots: KeyMap<Slot>,
     /// Keys to check, oldest first; an entry whose slot is not ready is stale.
     ready: VecDeque<ObjectKey>,
@@ -31,7 +31,7 @@ pub(super) struct Board {
     own_texts: usize,
 }
 
-impl Board {
+impl KeyTable {
     /// Number of keys that are not of the node's own set.
     pub(super) fn followed(&self) -> usize {
         self.slots.len().saturating_sub(self.own)
