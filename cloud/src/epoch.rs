@@ -20,7 +20,7 @@ use tombolo_proto::message::is_passing;
 use tombolo_proto::{CloudRevision, Epoch, Uid};
 
 use crate::edgecontroller::NodeObjectCache;
-use crate::edgecontroller::sightings::Sighting;
+use crate::edgecontroller::observed_versions::ObservedVersion;
 use crate::history_progress::Reach;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
 use crate::startup_retry::Trouble;
@@ -153,13 +153,13 @@ impl EpochKeeper {
             // Another replica detected what this one may have missed: revisions soon exceed those seen before.
             tracing::warn!(generation = now.generation, "another replica has begun a new epoch");
             self.go_on(now);
-            down.sightings().acquit();
+            down.observed_versions().acquit();
             return Ok(true);
         }
         let mut went_back = known.exceeds(&now) || refuted.is_some();
-        if let Some(suspects) = down.sightings().suspects() {
+        if let Some(suspects) = down.observed_versions().suspects() {
             went_back = went_back || self.any_older(&suspects).await?;
-            down.sightings().acquit();
+            down.observed_versions().acquit();
         }
         if went_back {
             let known = refuted.map_or(known, |claim| claim.and(known));
@@ -197,8 +197,8 @@ impl EpochKeeper {
     }
 
     /// Whether one of these objects now has an older version than was seen. A deleted object proves nothing.
-    async fn any_older(&self, suspects: &[Sighting]) -> Result<bool, EpochError> {
-        for Sighting { key, uid, revision } in suspects.iter().rev() {
+    async fn any_older(&self, suspects: &[ObservedVersion]) -> Result<bool, EpochError> {
+        for ObservedVersion { key, uid, revision } in suspects.iter().rev() {
             let path = path_of(key.resource(), key.namespace(), key.name());
             let answer = self.kube.0.call(Caller::Own, ApiCall::get(path)).await?;
             match answer.code {

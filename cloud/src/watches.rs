@@ -97,7 +97,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut setup: WatchSetup) {
         Input::Watched(kind, event, None)
     };
     let failed = |error: &WatchError| {
-        hub.down.sightings().suspect();
+        hub.down.observed_versions().suspect();
         hub.metrics.watch_failures.get_or_create(&Label { kind: kind.name() }).inc();
         tracing::warn!(kind = kind.name(), %error, "watch failed; trying again");
     };

@@ -15,7 +15,7 @@ use tombolo_proto::message::{
 use tombolo_proto::{CloudRevision, RequestId, Uid};
 
 use super::*;
-use crate::edgecontroller::sightings::Sighting;
+use crate::edgecontroller::observed_versions::ObservedVersion;
 use crate::kube::resources;
 use crate::kube::tests::double::answering;
 
@@ -75,7 +75,7 @@ fn upstream(client: Client) -> Upstream {
 fn upstream_that_has_seen(revision: u64, client: Client) -> Upstream {
     let (key, uid) = (ObjectKey::new(resources::pods(), "d", "other"), Uid::parse("u").expect("valid"));
     let down = NodeObjectCache::default();
-    down.saw(Sighting { key, uid, revision: CloudRevision(revision) });
+    down.saw(ObservedVersion { key, uid, revision: CloudRevision(revision) });
     Upstream::new(client.into(), Arc::new(down))
 }
 
