@@ -113,9 +113,9 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let testimony = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
+        let attestations = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.progress());
         let (hub, inputs, mut registry) =
-            hub(&config, &kube, &bootstrap, (epoch.epoch(), testimony), &tasks, recorder);
+            hub(&config, &kube, &bootstrap, (epoch.epoch(), attestations), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards {
@@ -171,7 +171,7 @@ fn hub(
     config: &Config,
     kube: &Kube,
     bootstrap: &Bootstrap,
-    (epoch, testimony): (Epoch, Attestations),
+    (epoch, attestations): (Epoch, Attestations),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
@@ -198,7 +198,7 @@ fn hub(
         metrics,
         kubeedge: config.kubeedge,
         epoch: ArcSwap::from_pointee(epoch),
-        testimony,
+        attestations,
         clock: Clock::start(),
         tasks: tasks.clone(),
         recorder,
@@ -399,11 +399,11 @@ async fn keep_epoch(
         None => watches::Watches::default(),
     };
     let mut running = start();
-    while drain.until_started(look_due(&hub.testimony)).await.is_some() {
-        let asked = hub.testimony.take();
+    while drain.until_started(look_due(&hub.attestations)).await.is_some() {
+        let asked = hub.attestations.take();
         match keeper.check(&hub.down, asked.claim).await {
             Ok(false) => {
-                hub.testimony.publish(keeper.reach());
+                hub.attestations.publish(keeper.progress());
                 asked.answer(ClaimOutcome::Holds);
             }
             Ok(true) => {
@@ -415,17 +415,17 @@ async fn keep_epoch(
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot check the epoch; trying again");
-                hub.testimony.put_back(asked);
+                hub.attestations.put_back(asked);
             }
         }
     }
 }
 
 /// Completes after [`CHECK_INTERVAL`], or at once when an edge attests more than this replica has read.
-async fn look_due(testimony: &Attestations) {
+async fn look_due(attestations: &Attestations) {
     tokio::select! {
         () = tokio::time::sleep(CHECK_INTERVAL) => {}
-        () = testimony.wanted() => {}
+        () = attestations.wanted() => {}
     }
 }
 
@@ -441,7 +441,7 @@ async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", RESTORE_SPREAD);
     // Last: otherwise a session of the old epoch could be admitted because its edge's attestation is already known.
-    hub.testimony.publish(keeper.reach());
+    hub.attestations.publish(keeper.progress());
 }
 
 /// Period over which nodes reconnect after a restore.

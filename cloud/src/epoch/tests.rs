@@ -123,8 +123,8 @@ async fn replica_that_missed_a_restore_learns_of_it_from_another() {
     }
 }
 
-fn claim(generation: u64, revision: u64) -> Option<Reach> {
-    Some(Reach { generation, beat: 0, revision: CloudRevision(revision) })
+fn claim(generation: u64, revision: u64) -> Option<HistoryProgress> {
+    Some(HistoryProgress { generation, beat: 0, revision: CloudRevision(revision) })
 }
 
 #[tokio::test]
@@ -201,12 +201,12 @@ async fn restored_history_is_recognised_by_its_counter() {
         !before.check(&NodeObjectCache::default(), None).await.expect("checked"),
         "a look shows what was written"
     );
-    assert_eq!(before.reach().beat, 1);
+    assert_eq!(before.progress().beat, 1);
     // A restore that raises revisions, or that was followed by many writes, while no replica ran.
     api.lock().restored_to(1_000_000, snapshot.clone());
     let mut after = replica(&api, &folders[1]).await;
     assert!(!after.check(&NodeObjectCache::default(), None).await.expect("checked"));
-    assert!(after.check(&NodeObjectCache::default(), Some(before.reach())).await.expect("checked"));
+    assert!(after.check(&NodeObjectCache::default(), Some(before.progress())).await.expect("checked"));
     assert!(after.epoch().generation > before.epoch().generation);
     // A running replica, and one with its old folder, detect it by themselves.
     api.lock().restored_to(2_000_000, snapshot.clone());
@@ -228,7 +228,7 @@ async fn one_replica_raises_the_beat_for_all() {
     }
     // Its own interval has passed as well, but it has seen that another replica wrote.
     assert!(!second.check(&NodeObjectCache::default(), None).await.expect("checked"));
-    assert_eq!((writes(), first.reach(), second.reach().beat), (1, second.reach(), 1));
+    assert_eq!((writes(), first.progress(), second.progress().beat), (1, second.progress(), 1));
     // The next beat creates a deleted record again.
     let generation = api.lock().generation();
     api.lock().record = None;
@@ -253,7 +253,7 @@ async fn a_contended_record_is_written_by_one() {
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
     let before = first.epoch().generation;
-    let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.reach());
+    let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.progress());
     assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     // What the second replica read is outdated: its write is refused, and it adopts what it finds.
     second.agree(look, known, true).await.expect("agreed");

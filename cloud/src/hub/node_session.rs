@@ -285,7 +285,7 @@ impl NodeSession {
                 }
                 self.handle.facts.lock().agent = agent;
                 self.introduce(instance);
-                self.channel.attest(&self.hub.testimony.proof());
+                self.channel.attest(&self.hub.attestations.proof());
             }
             CloudEvent::CaughtUp { subscription } => {
                 if subscription == SubscriptionId::NODE {

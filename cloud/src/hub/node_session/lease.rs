@@ -82,7 +82,7 @@ impl NodeSession {
             }
         }
         self.channel.lease_renewed(renew_time_micros, code);
-        self.channel.attest(&self.hub.testimony.proof());
+        self.channel.attest(&self.hub.attestations.proof());
         self.start_lease();
     }
 

@@ -22,7 +22,7 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Attestations;
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 use crate::kube::tests::double::answering;
 
 mod attestation_check;
@@ -124,7 +124,7 @@ fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) 
         inputs,
         metrics,
         kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
-        testimony: Attestations::new(attester(), epoch.cluster.clone(), reach(1)),
+        attestations: Attestations::new(attester(), epoch.cluster.clone(), progress(1)),
         epoch: ArcSwap::from_pointee(epoch),
         clock: Clock::start(),
         tasks,
@@ -132,8 +132,8 @@ fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) 
     })
 }
 
-fn reach(revision: u64) -> Reach {
-    Reach { generation: 1, beat: 0, revision: CloudRevision(revision) }
+fn progress(revision: u64) -> HistoryProgress {
+    HistoryProgress { generation: 1, beat: 0, revision: CloudRevision(revision) }
 }
 
 fn attester() -> Attester {
