@@ -21,15 +21,15 @@ use super::subscriptions::Closed;
 use crate::edgecontroller::node_object_cache::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
-use crowd::Crowds;
 use followers::Followers;
 use lists::{Lists, Order};
+use namespace_limits::NamespaceUsages;
 use watch_shares::Lack;
 pub(super) use watch_shares::Payers;
 
-mod crowd;
 mod followers;
 mod lists;
+mod namespace_limits;
 mod watch_shares;
 
 /// Capacity of the event queue of a shared watch's task.
@@ -73,7 +73,7 @@ pub(super) struct SharedWatch {
     /// Whether all nodes follow the watch and it covers a whole kind of the warm set. Such a watch does not end because
     /// of the objects of one namespace.
     is_common: bool,
-    crowds: Mutex<Crowds>,
+    namespaces: Mutex<NamespaceUsages>,
     /// Bodies or objects that had to give way are being read again.
     restoring: AtomicBool,
 }
@@ -104,7 +104,7 @@ impl SharedWatch {
             followers: Mutex::new(Followers::new(None)),
             askers: channel::Sender::new(None),
             is_common,
-            crowds: Mutex::default(),
+            namespaces: Mutex::default(),
             restoring: AtomicBool::new(false),
         }
     }
@@ -163,7 +163,7 @@ impl SharedWatch {
 
     fn lookup_missing(&self, key: &ObjectKey) -> Lookup {
         match self.last_version(key) {
-            None if self.crowds.lock().may_have(key) => Lookup::Unreadable(WITHHELD),
+            None if self.namespaces.lock().may_have(key) => Lookup::Unreadable(WITHHELD),
             version => Lookup::Unwanted(version),
         }
     }
@@ -256,7 +256,7 @@ impl SharedWatch {
         }
         let _order = self.order.lock();
         self.objects.clear();
-        *self.crowds.lock() = Crowds::default();
+        *self.namespaces.lock() = NamespaceUsages::default();
         self.gone.lock().clear();
         self.followers.lock().forget();
     }
@@ -291,12 +291,12 @@ impl SharedWatch {
                 ObjectEvent::Deleted(raw) => self.delete(&raw),
                 ObjectEvent::RelistStart => {
                     self.order.lock().relist_taken();
-                    self.crowds.lock().list_begins();
+                    self.namespaces.lock().list_begins();
                     listed = Some(HashSet::new());
                 }
                 ObjectEvent::RelistEnd => {
                     self.keep_only(&listed.take().unwrap_or_default());
-                    self.crowds.lock().list_ends(true);
+                    self.namespaces.lock().list_ends(true);
                     self.complete();
                 }
             }
@@ -350,7 +350,7 @@ impl SharedWatch {
     fn put(&self, stored: Arc<Stored>) -> Result<(), Lack> {
         let object = &stored.object;
         let key = object.key.clone();
-        if !self.has_place(&key) {
+        if !self.has_slot(&key) {
             return Ok(());
         }
         let before = self.objects.get(&key).map(|known| Arc::clone(&known));
@@ -364,12 +364,12 @@ impl SharedWatch {
         self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
-        let mut crowds = self.crowds.lock();
+        let mut namespaces = self.namespaces.lock();
         if let Some(before) = &before {
-            crowds.remove(before);
+            namespaces.remove(before);
         }
-        crowds.add(&stored);
-        drop(crowds);
+        namespaces.add(&stored);
+        drop(namespaces);
         self.objects.insert(key.clone(), stored);
         if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
         {
@@ -380,7 +380,7 @@ impl SharedWatch {
 
     fn remove(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
         let (_, stored) = self.objects.remove(key)?;
-        self.crowds.lock().remove(&stored);
+        self.namespaces.lock().remove(&stored);
         // An error here needs no action: the next growth of the copy checks the share again.
         let _ = self.followers.lock().resize(stored.bytes(), 0, &self.interned.payers);
         Some(stored)
@@ -397,7 +397,7 @@ impl SharedWatch {
         let version = match self.remove(key) {
             Some(stored) => Some(stored.object.version.clone()),
             // A node may hold the object although it was left out of the copy.
-            None => raw.uid().ok().filter(|_| self.crowds.lock().may_have(key)).map(|uid| {
+            None => raw.uid().ok().filter(|_| self.namespaces.lock().may_have(key)).map(|uid| {
                 let hash = ContentHash::default();
                 ObjectVersion { uid, revision, hash }
             }),

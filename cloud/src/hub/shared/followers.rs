@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tombolo_proto::{NodeId, SubscriptionId};
 use tombolo_runtime::{Held, Share};
 
-use super::crowd::FREE_PART;
+use super::namespace_limits::FREE_PART;
 use super::watch_shares::{Lack, Payers};
 use crate::hub::registry::SessionHandle;
 

@@ -24,7 +24,7 @@ use crate::metrics::{Label, Metrics};
 const NODE_PART: usize = 4;
 
 /// A namespace gives way only when it has at least the total divided by this number.
-const CROWD_PART: usize = 8;
+const LARGE_PART: usize = 8;
 
 /// The memory that is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub(in crate::hub) struct Payers {
     /// Objects that were withheld from all nodes because their namespace is the largest.
     withheld: Family<Label, Counter>,
     /// Bytes from which on a namespace gives way.
-    crowd_min: usize,
+    large_namespace_min: usize,
     lines: Arc<LineLimit<Box<str>>>,
 }
 
@@ -59,10 +59,19 @@ impl Payers {
     /// Shares of a total of this many bytes.
     pub(in crate::hub) fn new(bytes: usize) -> Self {
         let (nodes, watches, ended, withheld) = Default::default();
-        let (crowd_min, lines) = (bytes / CROWD_PART, Arc::new(LineLimit::new(1, 60)));
+        let (large_namespace_min, lines) = (bytes / LARGE_PART, Arc::new(LineLimit::new(1, 60)));
         // The total is limited where the objects are stored, each only once.
         let shares = Budget::new(usize::MAX);
-        Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended, withheld, crowd_min, lines }
+        Self {
+            shares,
+            share_max: bytes / NODE_PART,
+            nodes,
+            watches,
+            ended,
+            withheld,
+            large_namespace_min,
+            lines,
+        }
     }
 
     /// The same, and counts in `metrics` what has ended.
@@ -168,7 +177,7 @@ impl SharedWatch {
                 let idle = |watch: &Arc<Self>| watch.is_paid_by(node) && watch.standing().0 == 0;
                 ("idle", others.filter(idle).min_by_key(|watch| watch.idle_since()))
             }
-            Lack::Whole if self.crowd_gives_way() => return Ok(()),
+            Lack::Whole if self.withholds_from_largest() => return Ok(()),
             Lack::Whole => {
                 let own = self.standing();
                 let least =
@@ -177,7 +186,7 @@ impl SharedWatch {
             }
         };
         let Some(other) = other else {
-            return if self.crowd_gives_way_here() { Ok(()) } else { Err(payers.refuse(lack)) };
+            return if self.withholds_from_largest_here() { Ok(()) } else { Err(payers.refuse(lack)) };
         };
         payers.count(kind);
         other.fail(&Closed::new(503, "this watch was evicted for lack of memory: subscribe again"));
@@ -185,20 +194,22 @@ impl SharedWatch {
     }
 
     /// Withholds an object of this copy alone. False when this is not possible.
-    fn crowd_gives_way_here(&self) -> bool {
-        self.crowd().is_some_and(|bytes| bytes >= self.interned.payers.crowd_min) && self.withhold_one()
+    fn withholds_from_largest_here(&self) -> bool {
+        self.largest_namespace_bytes().is_some_and(|bytes| bytes >= self.interned.payers.large_namespace_min)
+            && self.withhold_one()
     }
 
     /// Withholds an object of the largest namespace in any copy that all nodes follow. False when this is not possible.
-    fn crowd_gives_way(&self) -> bool {
+    fn withholds_from_largest(&self) -> bool {
         let payers = &self.interned.payers;
-        let is_crowd = |bytes: &usize| *bytes >= payers.crowd_min;
-        let own = self.crowd().filter(is_crowd);
+        let is_large = |bytes: &usize| *bytes >= payers.large_namespace_min;
+        let own = self.largest_namespace_bytes().filter(is_large);
         let others = payers.others(self).into_iter();
-        let others = others.filter_map(|watch| Some((watch.crowd().filter(is_crowd)?, watch)));
+        let others =
+            others.filter_map(|watch| Some((watch.largest_namespace_bytes().filter(is_large)?, watch)));
         match others.max_by_key(|(bytes, _)| *bytes) {
             Some((bytes, other)) if own.is_none_or(|own| own < bytes) => other.withhold_one(),
-            _ => self.crowd_gives_way_here(),
+            _ => self.withholds_from_largest_here(),
         }
     }
 

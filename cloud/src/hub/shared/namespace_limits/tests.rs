@@ -86,13 +86,13 @@ fn many_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 1000, 1).expect("a place");
     apply(&watch, "greedy", FOLLOWED_MAX + 1000, 1).expect("its own objects are left out");
-    assert_eq!((watch.check_size(), watch.len()), (Ok(()), CROWDED));
+    assert_eq!((watch.check_size(), watch.len()), (Ok(()), LIMITED_FROM));
     apply(&watch, "late", 1000, 1).expect("a place");
     assert_eq!(
         (count(&watch, "modest", 1000, "present"), count(&watch, "late", 1000, "present")),
         (1000, 1000)
     );
-    let greedy = CROWDED - 1000;
+    let greedy = LIMITED_FROM - 1000;
     let states = |watch: &SharedWatch, wanted| count(watch, "greedy", FOLLOWED_MAX + 1000, wanted);
     assert_eq!(
         (states(&watch, "present"), states(&watch, "withheld")),
@@ -103,10 +103,10 @@ fn many_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     watch.delete(&raw("greedy", "20000", 9, 1));
     assert_eq!((state(&watch, "greedy", "20000"), state(&watch, "greedy", "20001")), ("gone", "withheld"));
     // A list that shows fewer objects ends that state.
-    watch.crowds.lock().list_begins();
+    watch.namespaces.lock().list_begins();
     let listed = (0..greedy).map(|name| ObjectKey::new(services(), "greedy", &name.to_string()));
     watch.keep_only(&listed.collect());
-    watch.crowds.lock().list_ends(true);
+    watch.namespaces.lock().list_ends(true);
     assert_eq!((state(&watch, "greedy", "20001"), watch.len()), ("unwanted", greedy));
 }
 
