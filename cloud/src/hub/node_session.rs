@@ -185,7 +185,7 @@ impl NodeSession {
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind);
         }
-        self.ask_doubts();
+        self.ask_about_deletions();
         if self.channel.is_closed() {
             return false;
         }

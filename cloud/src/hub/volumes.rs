@@ -169,7 +169,7 @@ impl Volumes {
 
     /// The question to ask before a volume or claim is deleted at the edge, if the copy does not have it and the node
     /// may have a right to it. Requires that the node's pods are known.
-    pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
+    pub(super) fn confirmation_needed(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
         let may = |claims: &Arc<ReferencedClaims>| may_have(key, claims) || !claims.complete;
@@ -386,7 +386,7 @@ mod tests {
             told.iter().filter(|text| text.contains("\"delete\"") && text.contains("data")).count()
         };
         assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
-        assert_eq!(view.take_doubts(|_| false).len(), 1);
+        assert_eq!(view.take_unconfirmed(|_| false).len(), 1);
         view.prove(Vec::new());
         session.offer(SubscriptionId::NODE, claim, &view);
         // The claim itself is not known, but it is known that no pod of the node refers to it. So the kind need not be

@@ -108,8 +108,8 @@ impl NamespaceUsages {
 
 impl SharedWatch {
     /// Whether there is a slot for one more object with this key. When all slots are taken, an object of the largest
-    /// namespace gives way, which may be this one. The same holds in a copy with more than [`LIMITED_FROM`] objects if that namespace has more objects
-    /// than all others together.
+    /// namespace gives way, which may be this one. From [`LIMITED_FROM`] objects on, one also gives way if that
+    /// namespace has more objects than all others together.
     pub(super) fn has_slot(&self, key: &ObjectKey) -> bool {
         let len = self.objects.len();
         if !self.is_common || len < LIMITED_FROM || self.objects.contains_key(key) {

@@ -138,7 +138,7 @@ async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
     assert_eq!(world.revision("b"), None, "and what it tells from then on is true");
     assert!(
         !Followed::new(Arc::clone(&world.watch)).is_proven(),
-        "an older list proves nothing to a later doubt"
+        "an older list proves nothing to a later question"
     );
 }
 
