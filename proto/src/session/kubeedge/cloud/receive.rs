@@ -120,9 +120,9 @@ impl CloudSession {
         if registers_node(&message) {
             // Without its Node in the store the kubelet cannot continue, whatever was sent before
             // (docs/reference/kubeedge.md#registration-order).
-            let doubted = self.key_table.doubt_resumed();
-            self.recorder.doubt(&doubted);
-            self.doubt_node();
+            let uncertain = self.key_table.mark_resumed_uncertain();
+            self.recorder.mark_uncertain(&uncertain);
+            self.mark_node_uncertain();
         }
         match self.requests.handle(self.now, message, &mut self.ids) {
             ReceivedRequest::New(request) => {
@@ -134,10 +134,10 @@ impl CloudSession {
         }
     }
 
-    fn doubt_node(&mut self) {
+    fn mark_node_uncertain(&mut self) {
         let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.config.node.as_str());
         if self.key_table.get(&key).is_some_and(|slot| slot.peer_state.holds()) {
-            self.key_table.doubt(&key);
+            self.key_table.mark_uncertain(&key);
         } else {
             self.key_table.offer(key);
         }

@@ -38,7 +38,7 @@ struct OngoingWrite {
     /// Keys for which it states that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
     /// It withdraws the versions that the edge may have lost.
-    settles_doubt: bool,
+    settles_uncertain: bool,
 }
 
 /// The ledger and its pending writes.
@@ -52,7 +52,7 @@ pub(super) struct Recorder {
     /// Keys for which the stored state says, or may say, that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
     /// The stored state names versions that the edge may have lost.
-    doubt: bool,
+    uncertain: bool,
     write: Option<OngoingWrite>,
     newest: u64,
     /// A change since the newest write, which may wait.
@@ -79,7 +79,7 @@ impl Recorder {
             ledger,
             unwanted: BTreeSet::new(),
             urgent: BTreeSet::new(),
-            doubt: false,
+            uncertain: false,
             write: None,
             newest: 0,
             changed: false,
@@ -201,15 +201,15 @@ impl Recorder {
     }
 
     /// The edge may have lost these objects.
-    pub(super) fn doubt(&mut self, keys: &BTreeSet<ObjectKey>) {
+    pub(super) fn mark_uncertain(&mut self, keys: &BTreeSet<ObjectKey>) {
         for key in keys {
-            self.doubt |= self.forget(key) == Standing::Waiting;
+            self.uncertain |= self.forget(key) == Standing::Waiting;
         }
     }
 
     /// Whether the stored state names no version that the edge may have lost.
     pub(super) fn is_sure(&self) -> bool {
-        !self.doubt && !self.write.as_ref().is_some_and(|write| write.settles_doubt)
+        !self.uncertain && !self.write.as_ref().is_some_and(|write| write.settles_uncertain)
     }
 
     /// The edge has acknowledged a version, and holds no other.
@@ -236,8 +236,9 @@ impl Recorder {
         self.newest += 1;
         let claims = claims(&self.ledger);
         self.claims.extend(claims.iter().cloned());
-        let (keys, settles_doubt) = (std::mem::take(&mut self.urgent), std::mem::take(&mut self.doubt));
-        self.write = Some(OngoingWrite { number: self.newest, keys, claims, settles_doubt });
+        let (keys, settles_uncertain) =
+            (std::mem::take(&mut self.urgent), std::mem::take(&mut self.uncertain));
+        self.write = Some(OngoingWrite { number: self.newest, keys, claims, settles_uncertain });
         self.changed = false;
         self.lazy_at = now + self.lazy;
         Some(LedgerWrite { number: self.newest, ledger: self.ledger.clone() })
@@ -271,7 +272,7 @@ impl Recorder {
     fn give_up(&mut self, number: u64) -> bool {
         let Some(write) = self.write.take_if(|write| write.number == number) else { return false };
         self.urgent.extend(write.keys);
-        self.doubt |= write.settles_doubt;
+        self.uncertain |= write.settles_uncertain;
         self.changed = true;
         true
     }
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(7)), Standing::Stored);
         assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(6)), Standing::Waiting, "it may be stored");
         recorder.saved(write.number, at(0));
-        recorder.doubt(&[key("a")].into());
+        recorder.mark_uncertain(&[key("a")].into());
         assert!(!recorder.is_sure());
         let write = recorder.poll(at(0)).expect("urgent");
         recorder.failed(write.number, at(0));
