@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::own_pods;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
-use crate::subscriptions::{Board, Subscriptions};
+use crate::subscriptions::{SelectionRegistry, Subscriptions};
 use crate::upstream::Upstream;
 use crate::wrapper::{Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
@@ -263,7 +263,14 @@ impl Bound {
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
-        line.spawn(tasks, &config, (&store, subscriptions.board(), kinds), &metrics, &mut rng, (stop, drain));
+        line.spawn(
+            tasks,
+            &config,
+            (&store, subscriptions.registry(), kinds),
+            &metrics,
+            &mut rng,
+            (stop, drain),
+        );
         spawn_until(tasks, "address", stop, address.keep(hub.state()));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
@@ -289,7 +296,7 @@ impl CloudConnection {
         self,
         tasks: &Tasks,
         config: &Config,
-        (store, board, kinds): (&Store, Arc<Board>, KnownKinds),
+        (store, registry, kinds): (&Store, Arc<SelectionRegistry>, KnownKinds),
         metrics: &Arc<Metrics>,
         rng: &mut StdRng,
         (stop, drain): (&CancellationToken, &Drain),
@@ -304,7 +311,7 @@ impl CloudConnection {
         let owner = Client::new(ClientParts {
             node: config.node_name.clone(),
             store: store.clone(),
-            board,
+            registry,
             dialer: self.dialer,
             identity: observer,
             commands: self.client.commands,

@@ -30,7 +30,7 @@ fn borrowed() -> Selection {
 struct Edge {
     store: Store,
     subscriptions: Subscriptions,
-    board: Arc<Board>,
+    registry: Arc<SelectionRegistry>,
 }
 
 impl Edge {
@@ -38,9 +38,9 @@ impl Edge {
         let disk = Box::new(FaultyDisk::new(seed));
         let store = Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store;
         let subscriptions = Subscriptions::load(store.clone()).await.unwrap();
-        let board = subscriptions.board();
-        board.session(true);
-        Self { store, subscriptions, board }
+        let registry = subscriptions.registry();
+        registry.session(true);
+        Self { store, subscriptions, registry }
     }
 
     fn keep(&self) -> JoinHandle<()> {
@@ -56,7 +56,7 @@ impl Edge {
 
     /// Makes the session follow a selection if it is wanted. Returns in whose name.
     fn subscribe(&self, subscription: SubscriptionId) -> Option<String> {
-        self.board.wanted().contains(&subscription).then(|| self.board.open(subscription))??.token
+        self.registry.wanted().contains(&subscription).then(|| self.registry.open(subscription))??.token
     }
 
     async fn subscribed(&self, subscription: SubscriptionId, token: &str) {
@@ -82,7 +82,7 @@ impl Edge {
         self.deliver(subscription, "app", 7).await;
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
         self.store.caught_up(subscription, epoch, CloudRevision(7)).await.unwrap();
-        self.board.stands(subscription, Standing::Live);
+        self.registry.stands(subscription, Standing::Live);
     }
 
     /// A caller reads with the token, and watches.
@@ -94,12 +94,12 @@ impl Edge {
     }
 
     fn refuse(&self, subscription: SubscriptionId, code: u16) {
-        self.board.stands(subscription, Standing::Refused { code, reason: format!("code {code}") });
+        self.registry.stands(subscription, Standing::Refused { code, reason: format!("code {code}") });
     }
 
     fn reconnect(&self) {
-        self.board.session(false);
-        self.board.session(true);
+        self.registry.session(false);
+        self.registry.session(true);
     }
 
     fn copied(&self, subscription: SubscriptionId) -> usize {
@@ -124,15 +124,15 @@ async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
 
     // After a restart no caller is known to have the right.
     let again = Subscriptions::load(edge.store.clone()).await.unwrap();
-    let again = Edge { store: edge.store.clone(), board: again.board(), subscriptions: again };
+    let again = Edge { store: edge.store.clone(), registry: again.registry(), subscriptions: again };
     keeper.abort();
     let keeper = again.keep();
-    again.board.session(true);
+    again.registry.session(true);
     again.ask("all").await;
     again.ask("narrow").await;
     again.subscribed(subscription, "narrow").await;
     again.refuse(subscription, 403);
-    let standing = again.board.standing(subscription, Some("narrow"));
+    let standing = again.registry.standing(subscription, Some("narrow"));
     assert!(matches!(standing, Some(Standing::Refused { code: 403, .. })), "{standing:?}");
     again.subscribed(subscription, "all").await;
     assert_eq!(again.copied(subscription), 2, "the copy stays");
@@ -147,7 +147,7 @@ async fn a_token_that_has_ended_makes_room_for_another() {
     edge.ask("new").await;
     edge.refuse(subscription, 401);
     assert_eq!(
-        edge.board.standing(subscription, Some("new")),
+        edge.registry.standing(subscription, Some("new")),
         Some(Standing::Idle),
         "not refused to this one"
     );
@@ -156,7 +156,7 @@ async fn a_token_that_has_ended_makes_room_for_another() {
     edge.subscribed(subscription, "new").await;
     assert_eq!(edge.copied(subscription), 1, "a token says nothing about the copy");
     edge.refuse(subscription, 401);
-    let standing = edge.board.standing(subscription, Some("new"));
+    let standing = edge.registry.standing(subscription, Some("new"));
     assert!(matches!(standing, Some(Standing::Refused { code: 401, .. })), "{standing:?}");
     edge.ask("new").await;
     assert_eq!(edge.subscribe(subscription), None, "it is believed for a while");
@@ -176,7 +176,7 @@ async fn a_right_that_is_revoked_takes_the_copy_away() {
     // If it were followed before the copy is gone, the inventory would have objects that will not be there.
     assert_eq!((edge.ask("another").await, edge.subscribe(subscription)), (subscription, None));
     let narrow = Selection { field_selector: "metadata.name=app".to_owned(), ..borrowed() };
-    assert_eq!(edge.board.covering(&narrow), None);
+    assert_eq!(edge.registry.covering(&narrow), None);
     let keeper = edge.keep();
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
     edge.subscribed(subscription, "another").await;
@@ -188,10 +188,10 @@ async fn a_right_that_is_revoked_takes_the_copy_away() {
 async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
     let edge = Edge::new(66).await;
     let subscription = edge.ask("some").await;
-    let mut news = edge.board.news();
+    let mut news = edge.registry.news();
     news.borrow_and_update();
     assert_eq!(edge.subscribe(subscription).as_deref(), Some("some"));
-    edge.board.put_off(subscription);
+    edge.registry.put_off(subscription);
     assert!(!news.has_changed().unwrap());
     assert_eq!(
         edge.subscribe(subscription).as_deref(),
@@ -204,7 +204,7 @@ async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
 async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     let edge = Edge::new(67).await;
     let (subscription, watch) = edge.live("some").await;
-    let is_wanted = || edge.board.wanted().contains(&subscription);
+    let is_wanted = || edge.registry.wanted().contains(&subscription);
     let mut weights = Weights::new(edge.store.commits());
     // Not earlier, because a paused clock does not wait for the store's own threads.
     tokio::time::pause();
@@ -223,7 +223,7 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!is_wanted(), "nobody reads it any more");
     assert_eq!(edge.copied(subscription), 1, "the copy stays");
-    edge.board.demand(subscription, Some(Borrower { sender: "some", token: "some" }));
+    edge.registry.demand(subscription, Some(Borrower { sender: "some", token: "some" }));
     assert!(is_wanted(), "until somebody asks again");
 }
 
@@ -232,17 +232,17 @@ async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
     let edge = Edge::new(64).await;
     let (subscription, watch) = edge.live("some").await;
     drop(watch);
-    assert_eq!(edge.board.evict(|_, _| true), Some(subscription));
+    assert_eq!(edge.registry.evict(|_, _| true), Some(subscription));
     let keeper = edge.keep();
     let asking = edge.ask("some");
     let giving_up = async {
         // Pending deliveries of the session would be written to the next selection with the same number.
-        wait_until("a turn of the keeper", DEADLINE, async || edge.board.wishes().is_empty()).await;
+        wait_until("a turn of the keeper", DEADLINE, async || edge.registry.wishes().is_empty()).await;
         assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.subscription == subscription));
-        assert!(!edge.board.wanted().contains(&subscription));
-        edge.board.stands(subscription, Standing::Idle);
+        assert!(!edge.registry.wanted().contains(&subscription));
+        edge.registry.stands(subscription, Standing::Idle);
     };
-    edge.board.wish(Selection::all(Resource::new("", "v1", "services")));
+    edge.registry.wish(Selection::all(Resource::new("", "v1", "services")));
     let (anew, ()) = tokio::join!(asking, giving_up);
     edge.subscribed(anew, "some").await;
     let kept = edge.store.subscriptions().unwrap();
@@ -256,7 +256,7 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
     let edge = Edge::new(65).await;
     let whole = edge.subscriptions.whole();
     let mut watches = Vec::new();
-    for number in edge.board.count()..KEPT_MAX {
+    for number in edge.registry.count()..KEPT_MAX {
         let selection = Selection { namespace: format!("n{number}"), ..Selection::all(maps()) };
         let subscription =
             edge.subscriptions.request(&selection, None, Instant::now() + PATIENCE).await.unwrap();
@@ -267,15 +267,15 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
         assert!(whole.list(&maps(), None).is_err());
     }
     let wish = Selection::all(maps());
-    assert_eq!(edge.board.wishes(), std::slice::from_ref(&wish), "however often it is asked for");
+    assert_eq!(edge.registry.wishes(), std::slice::from_ref(&wish), "however often it is asked for");
     edge.subscriptions.grant_wishes().await;
     edge.subscriptions.grant_wishes().await;
-    assert!(!edge.board.delay(&wish), "the operator was told, and is not told again");
+    assert!(!edge.registry.delay(&wish), "the operator was told, and is not told again");
     let keeper = edge.keep();
     drop(watches.pop());
-    edge.board.session(false);
-    wait_until("a place", DEADLINE, async || edge.board.covering(&wish).is_some()).await;
-    assert!(edge.board.wishes().is_empty() && edge.board.count() <= KEPT_MAX);
+    edge.registry.session(false);
+    wait_until("a place", DEADLINE, async || edge.registry.covering(&wish).is_some()).await;
+    assert!(edge.registry.wishes().is_empty() && edge.registry.count() <= KEPT_MAX);
     keeper.abort();
 }
 
@@ -297,14 +297,14 @@ async fn client_with_many_selections_takes_none_from_others() {
     let refused = request("eve", 999).await.unwrap_err();
     assert!(refused.to_string().contains("64 selections are read by eve"), "{refused}");
     request("bob", 0).await.unwrap();
-    let wanted = edge.board.wanted();
+    let wanted = edge.registry.wanted();
     assert!(
         wanted[..WARM_SET.len() + 3].contains(&shop),
         "everybody's newest comes before anybody's second: {wanted:?}"
     );
     drop(watches);
     for _ in 0..KEPT_PER_SENDER_MAX - 1 {
-        assert_ne!(edge.board.evict(|_, _| true).unwrap(), shop, "of the one who has most");
+        assert_ne!(edge.registry.evict(|_, _| true).unwrap(), shop, "of the one who has most");
     }
 }
 
@@ -328,21 +328,21 @@ async fn following_a_shared_selection_takes_it_from_nobody() {
     for number in 0..40 {
         eves.insert(request("eve", &format!("eve{number}")).await);
     }
-    let wanted = edge.board.wanted();
+    let wanted = edge.registry.wanted();
     let last = wanted.iter().rposition(|subscription| shop.contains(subscription)).unwrap();
     assert!(last < WARM_SET.len() + 16, "of each sender what was asked for last: {wanted:?}");
     for _ in 0..32 {
-        let gone = edge.board.evict(|_, _| true).unwrap();
+        let gone = edge.registry.evict(|_, _| true).unwrap();
         assert!(eves.remove(&gone), "{gone:?} of {shop:?}");
-        edge.board.done(gone, Duty::Forget);
+        edge.registry.done(gone, Duty::Forget);
     }
     // A sender that makes room in a share with selections of others gives up only its own claim.
     for number in 0..8 {
         request("bob", &format!("shop{number}")).await;
     }
     for _ in 0..8 {
-        assert!(edge.board.evict_of("bob", |_, _| true));
+        assert!(edge.registry.evict_of("bob", |_, _| true));
     }
-    assert!(!edge.board.evict_of("bob", |_, _| true), "it has none any more");
-    assert!(edge.board.duties().is_empty(), "nothing of the other's is to go");
+    assert!(!edge.registry.evict_of("bob", |_, _| true), "it has none any more");
+    assert!(edge.registry.duties().is_empty(), "nothing of the other's is to go");
 }

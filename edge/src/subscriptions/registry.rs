@@ -1,4 +1,4 @@
-//! The selections that are followed or should be, and their progress. The board is state, not a queue: on every change
+//! The selections that are followed or should be, and their progress. The registry is state, not a queue: on every change
 //! the session with the cloud compares it with the selections it follows.
 
 use std::cmp::Reverse;
@@ -30,14 +30,14 @@ pub(crate) struct Wanted {
 pub(super) enum SelectionLookup {
     /// In the selection itself or a wider one.
     At(SubscriptionId),
-    /// On the board, but about to be forgotten.
+    /// In the registry, but about to be forgotten.
     Leaving,
     Nowhere,
 }
 
 /// All selections, for the session with the cloud and for local clients.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct SelectionRegistry {
     entries: Mutex<BTreeMap<SubscriptionId, SelectionEntry>>,
     /// Selections that a part of this agent wants and that are not open yet, and whether a lack of room for them was
     /// logged.
@@ -46,15 +46,15 @@ pub(crate) struct Board {
     news: watch::Sender<(bool, u64)>,
 }
 
-impl Default for Board {
+impl Default for SelectionRegistry {
     fn default() -> Self {
         let (entries, wishes) = Default::default();
         Self { entries, wishes, news: watch::Sender::new((false, 0)) }
     }
 }
 
-impl Board {
-    /// Receives a notification of every change of the board.
+impl SelectionRegistry {
+    /// Receives a notification of every change of the registry.
     pub(crate) fn news(&self) -> watch::Receiver<(bool, u64)> {
         self.news.subscribe()
     }
@@ -153,7 +153,7 @@ impl Board {
         }
     }
 
-    /// Standing of a selection for a caller; `None` if it is not on the board or about to be forgotten.
+    /// Standing of a selection for a caller; `None` if it is not in the registry or about to be forgotten.
     pub(super) fn standing(&self, subscription: SubscriptionId, token: Option<&str>) -> Option<Standing> {
         let entries = self.entries.lock();
         let entry = entries.get(&subscription).filter(|entry| entry.duty != Some(Duty::Forget))?;
@@ -327,7 +327,7 @@ impl Board {
         self.entries.lock().len()
     }
 
-    /// Records that a part of this agent wants a selection that is not on the board. It is opened when there is room.
+    /// Records that a part of this agent wants a selection that is not in the registry. It is opened when there is room.
     pub(super) fn wish(&self, selection: Selection) {
         let mut wishes = self.wishes.lock();
         if wishes.len() >= WISHES_MAX || wishes.contains_key(&selection) {
