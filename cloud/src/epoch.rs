@@ -23,7 +23,7 @@ use crate::edgecontroller::NodeObjectCache;
 use crate::edgecontroller::observed_versions::ObservedVersion;
 use crate::history_progress::HistoryProgress;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
-use crate::startup_retry::Trouble;
+use crate::startup_retry::Retryable;
 pub(crate) use attestations::{AttestationCheck, Attestations, ClaimOutcome};
 use record::Look;
 use witness::Witness;
@@ -64,7 +64,7 @@ impl EpochError {
     }
 }
 
-impl Trouble for EpochError {
+impl Retryable for EpochError {
     fn is_passing(&self) -> bool {
         match self {
             Self::Call(error) => error.is_passing(),

@@ -21,7 +21,9 @@ use crate::address::NodeAddress;
 use crate::config::{Config, ConfigError};
 use crate::dns::{Dns, DnsMetrics, DnsParts, Machine};
 use crate::hosts::{self, HostsParts};
-use crate::hub::{Client, ClientParts, Dial, HubHandle, KindsTeller, KnownKinds, NetworkDialer, SharedHub};
+use crate::hub::{
+    Client, ClientParts, Dial, HubHandle, KindsPublisher, KnownKinds, NetworkDialer, SharedHub,
+};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
@@ -252,14 +254,14 @@ impl Bound {
             pods: parts.pods.clone(),
         };
         network.spawn(tasks, parts, (names, machine), &mut registry, stop);
-        let (teller, kinds) = KindsTeller::new();
+        let (publisher, kinds) = KindsPublisher::new();
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
             writer: writer.clone(),
             clock,
             address: addresses.clone(),
-            kinds: teller,
+            kinds: publisher,
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());

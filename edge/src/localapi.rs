@@ -26,7 +26,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
-use crate::hub::{KindsTeller, SharedHub};
+use crate::hub::{KindsPublisher, SharedHub};
 use crate::identity::{IdentityError, WallClock};
 use crate::kubelet::Kubelet;
 use crate::store::Store;
@@ -150,7 +150,7 @@ pub(crate) struct LocalApiParts {
     /// Address at which pods reach the node.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
     /// Receives the kinds of the cluster from discovery.
-    pub(crate) kinds: KindsTeller,
+    pub(crate) kinds: KindsPublisher,
 }
 
 impl LocalApi {
@@ -325,7 +325,7 @@ async fn optional(
 
 /// Passes writes of local clients on to the cloud, as this node or as the caller.
 pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
-    Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
+    Arc::new(write::CloudWrites::new(store.clone(), writer.clone()))
 }
 
 /// Parts that writes of local clients need: the connection, and the detector of kubelets.

@@ -58,7 +58,7 @@ const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A caller that reads with its own rights.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Borrower<'a> {
+pub(crate) struct TokenCaller<'a> {
     /// The sender whose share the selection counts in, as in those of other senders that request it
     /// ([`tombolo_apicore::senders::name_of`]).
     pub(crate) sender: &'a str,
@@ -132,7 +132,7 @@ impl Subscriptions {
     async fn request(
         &self,
         selection: &Selection,
-        who: Option<Borrower<'_>>,
+        who: Option<TokenCaller<'_>>,
         deadline: Instant,
     ) -> Result<SubscriptionId, Unreadable> {
         let mut news = self.registry.news();
@@ -163,7 +163,7 @@ impl Subscriptions {
     pub(crate) async fn reader(
         &self,
         selection: &Selection,
-        who: Option<Borrower<'_>>,
+        who: Option<TokenCaller<'_>>,
     ) -> Result<Subscribed, Unreadable> {
         let token = who.map(|who| who.token);
         let deadline = Instant::now() + PATIENCE;

@@ -102,7 +102,7 @@ impl Kube {
             Some(outcome.as_ref().copied().map_err(|error| Arc::<str>::from(error.to_string())))
         };
         let (kind, outcome) = match common.ask(Wanted::New, ask, keep).await {
-            Got::Common(may) => ("shared", may.map_err(|error| Unanswered::Trouble(error.to_string()))),
+            Got::Common(may) => ("shared", may.map_err(|error| Unanswered::Failed(error.to_string()))),
             Got::Own(outcome) => ("asked", outcome),
         };
         self.group_rights.count(kind);

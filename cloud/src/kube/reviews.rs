@@ -23,7 +23,7 @@ pub(crate) enum Unanswered {
     Unreadable(String),
     /// Any other failure, which is the cluster's.
     #[error("access review failed: {0}")]
-    Trouble(String),
+    Failed(String),
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -88,7 +88,7 @@ fn answered(answer: &Answer) -> Result<Value, Unanswered> {
     match answer.code {
         200..300 => Ok(answer.json()),
         400 | 422 => Err(Unanswered::Unreadable(answer.message())),
-        _ => Err(Unanswered::Trouble(answer.message())),
+        _ => Err(Unanswered::Failed(answer.message())),
     }
 }
 
@@ -125,7 +125,7 @@ mod tests {
         }
         for code in [401, 403, 404, 429, 500, 503] {
             let error = asked(code, json!({"allowed": true})).await.expect_err("no answer");
-            assert!(matches!(&error, Unanswered::Trouble(text) if text == "said"), "{code}: {error}");
+            assert!(matches!(&error, Unanswered::Failed(text) if text == "said"), "{code}: {error}");
         }
     }
 }

@@ -22,13 +22,13 @@ impl KnownKinds {
 
 /// The end used by the local API.
 #[derive(Debug, Clone)]
-pub(crate) struct KindsTeller {
+pub(crate) struct KindsPublisher {
     published: watch::Sender<Arc<Kinds>>,
     /// Notified when newer discovery is wanted.
     pub(crate) wanted: Arc<Notify>,
 }
 
-impl KindsTeller {
+impl KindsPublisher {
     /// Creates both ends.
     pub(crate) fn new() -> (Self, KnownKinds) {
         let (published, discovered) = watch::channel(Arc::default());

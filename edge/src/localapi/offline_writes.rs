@@ -231,7 +231,7 @@ impl ServedStore for OfflineWriteStore {
             // All pods of this node are here.
             return self.store.get(key);
         }
-        self.store.singles().get(key)
+        self.store.single_objects().get(key)
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {

@@ -11,7 +11,7 @@ use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
 use super::entry::{Duty, SelectionEntry, Standing};
-use super::{Borrower, KEPT_PER_SENDER_MAX};
+use super::{KEPT_PER_SENDER_MAX, TokenCaller};
 use crate::store::Selection;
 
 /// Maximum number of selections that parts of this agent may wish for at a time.
@@ -136,7 +136,7 @@ impl SelectionRegistry {
     }
 
     /// Records the request of a client. A selection that several senders request counts in the share of each.
-    pub(super) fn demand(&self, subscription: SubscriptionId, who: Option<Borrower<'_>>) {
+    pub(super) fn demand(&self, subscription: SubscriptionId, who: Option<TokenCaller<'_>>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         let has_its_share = who.is_some_and(|who| has_its_share(&entries, who.sender));

@@ -50,7 +50,7 @@ impl Edge {
     /// A caller requests the selection.
     async fn ask(&self, token: &str) -> SubscriptionId {
         let deadline = Instant::now() + PATIENCE;
-        let who = Borrower { sender: token, token };
+        let who = TokenCaller { sender: token, token };
         self.subscriptions.request(&borrowed(), Some(who), deadline).await.unwrap()
     }
 
@@ -223,7 +223,7 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!is_wanted(), "nobody reads it any more");
     assert_eq!(edge.copied(subscription), 1, "the copy stays");
-    edge.registry.demand(subscription, Some(Borrower { sender: "some", token: "some" }));
+    edge.registry.demand(subscription, Some(TokenCaller { sender: "some", token: "some" }));
     assert!(is_wanted(), "until somebody asks again");
 }
 
@@ -284,7 +284,7 @@ async fn client_with_many_selections_takes_none_from_others() {
     let edge = Edge::new(68).await;
     let request = async |sender: &str, number: usize| {
         let selection = Selection { namespace: format!("{sender}{number}"), ..borrowed() };
-        let who = Borrower { sender, token: "some" };
+        let who = TokenCaller { sender, token: "some" };
         edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await
     };
     let shop = request("shop", 0).await.unwrap();
@@ -313,7 +313,7 @@ async fn following_a_shared_selection_takes_it_from_nobody() {
     let edge = Edge::new(69).await;
     let request = async |sender: &str, selection: &str| {
         let selection = Selection { namespace: selection.to_owned(), ..borrowed() };
-        let who = Borrower { sender, token: sender };
+        let who = TokenCaller { sender, token: sender };
         edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await.unwrap()
     };
     let mut shop = BTreeSet::new();

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::child::Child;
 use super::drift::is_applied;
 use super::manifest::APPLIED;
-use super::plan::{Found, Plan, Reason, Trouble, plan};
+use super::plan::{Found, Plan, PlanProblem, Reason, plan};
 use super::status::{Outcome, UnitError, status};
 use super::*;
 use crate::labels::TOPOLOGY_KEYS;
@@ -110,16 +110,16 @@ fn g4_a_unit_without_nodes_loses_its_child() {
     let gone = only(&deployments("k"), "b");
     let made = run(&deployments("k"), &["a"], &[gone]);
     assert_eq!(names(&made), ["g-a"]);
-    let doomed = &made.doomed[0];
-    assert_eq!((doomed.name.as_str(), doomed.uid.as_str()), ("g-b", "child"));
-    assert_eq!((doomed.resource_version.as_str(), doomed.reason), ("7", Reason::Unwanted));
+    let removal = &made.removals[0];
+    assert_eq!((removal.name.as_str(), removal.uid.as_str()), ("g-b", "child"));
+    assert_eq!((removal.resource_version.as_str(), removal.reason), ("7", Reason::Unwanted));
 }
 
 #[test]
 fn g7_another_key_with_the_same_unit_keeps_the_child() {
     let child = only(&deployments("k1"), "a");
     let made = run(&deployments("k2"), &["a"], std::slice::from_ref(&child));
-    assert!(made.doomed.is_empty());
+    assert!(made.removals.is_empty());
     let manifest = &made.wanted[0].manifest(&deployments("k2"));
     assert_eq!(made.wanted[0].found, Found::Own);
     assert_eq!(manifest["spec"]["template"]["spec"]["nodeSelector"], json!({"k2": "a"}));
@@ -215,7 +215,7 @@ fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
     let replicas = |index: usize| &manifests[index]["spec"]["replicas"];
     assert_eq!((replicas(0), replicas(1)), (&json!(9), &json!(1)));
     assert_eq!(manifests[0]["spec"]["template"]["metadata"]["labels"], json!({"a": "b"}));
-    assert!(matches!(&made.troubles["b"], Trouble::Template(error) if error.template == "nope"));
+    assert!(matches!(&made.problems["b"], PlanProblem::Template(error) if error.template == "nope"));
 }
 
 #[test]
@@ -226,19 +226,19 @@ fn g24_g25_a3_a_name_that_another_controller_has_is_a_conflict() {
         only(&grid, "a")
     };
     let made = run(&deployments("k"), &["a"], &[old]);
-    assert!(made.wanted.is_empty() && made.doomed.is_empty());
-    let trouble = &made.troubles["a"];
-    assert_eq!(trouble.reason(), "ChildNameConflict");
-    assert_eq!(trouble.to_string(), "Deployment g-a belongs to DeploymentGrid g (uid old)");
+    assert!(made.wanted.is_empty() && made.removals.is_empty());
+    let problem = &made.problems["a"];
+    assert_eq!(problem.reason(), "ChildNameConflict");
+    assert_eq!(problem.to_string(), "Deployment g-a belongs to DeploymentGrid g (uid old)");
     // A user's own object with this name has no owner and no label.
     let own = json!({"metadata": {"name": "g-a", "uid": "u"}});
-    assert_eq!(run(&deployments("k"), &["a"], &[own]).troubles["a"].reason(), "ChildNameConflict");
+    assert_eq!(run(&deployments("k"), &["a"], &[own]).problems["a"].reason(), "ChildNameConflict");
 }
 
 #[test]
 fn g26_g27_names_and_keys() {
     let made = run(&deployments("k"), &["Zone_A", "b"], &[]);
-    assert_eq!((names(&made), made.troubles["Zone_A"].reason()), (vec!["g-b"], "InvalidUnitName"));
+    assert_eq!((names(&made), made.problems["Zone_A"].reason()), (vec!["g-b"], "InvalidUnitName"));
     let key = "topology.kubernetes.io/zone";
     let manifest = run(&deployments(key), &["b"], &[]).wanted.remove(0).manifest(&deployments(key));
     assert_eq!(manifest["metadata"]["annotations"][GRID_KEY], key);
@@ -251,7 +251,7 @@ fn a1_a2_orphans_are_taken_when_their_name_is_wanted() {
     let made = run(&deployments("k"), &["a"], &[orphan("g-a"), orphan("g-x"), orphan("other")]);
     assert_eq!(made.wanted[0].found, Found::Orphan);
     assert_eq!(made.strangers, ["g-x", "other"]);
-    assert!(made.doomed.is_empty());
+    assert!(made.removals.is_empty());
 }
 
 #[test]
@@ -264,8 +264,8 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
             &[leaving("g-a", labels.clone()), leaving("g-x", labels.clone())],
         );
         assert_eq!(names(&made), ["g-b"], "{labels}: the other unit goes on");
-        assert!(made.doomed.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
-        let said = made.troubles["a"].to_string();
+        assert!(made.removals.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
+        let said = made.problems["a"].to_string();
         assert_eq!(said, "Deployment g-a is being deleted; it is recreated after the deletion", "{labels}");
     }
 }
@@ -295,7 +295,7 @@ fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
     let manifest = wanted.manifest(&next);
     assert_eq!(manifest["spec"], left["spec"], "pods are not restarted");
     assert_eq!(manifest["metadata"]["ownerReferences"][0]["uid"], "next");
-    assert!(!is_applied(&left, &manifest) && made.doomed.is_empty());
+    assert!(!is_applied(&left, &manifest) && made.removals.is_empty());
 }
 
 #[test]
@@ -304,10 +304,13 @@ fn a4_a5_released_children_go_and_a_grid_that_goes_does_nothing() {
     child["metadata"]["labels"].as_object_mut().unwrap().remove(GRID_SELECTOR);
     let made = run(&deployments("k"), &["a"], std::slice::from_ref(&child));
     assert!(made.wanted.is_empty());
-    assert_eq!((made.doomed[0].reason, made.troubles["a"].reason()), (Reason::Released, "ChildBeingDeleted"));
+    assert_eq!(
+        (made.removals[0].reason, made.problems["a"].reason()),
+        (Reason::Released, "ChildBeingDeleted")
+    );
     child["metadata"]["deletionTimestamp"] = NOW.into();
     let made = run(&deployments("k"), &["a"], std::slice::from_ref(&child));
-    assert!(made.wanted.is_empty() && made.doomed.is_empty(), "once");
+    assert!(made.wanted.is_empty() && made.removals.is_empty(), "once");
     let mut leaving = deployments("k");
     leaving.deleting = true;
     assert_eq!(run(&leaving, &["a", "b"], &[child]), Plan::default());
@@ -396,6 +399,6 @@ fn plan_for_five_thousand_units_visits_each_child_a_few_times() {
     // Half of the units are removed.
     let made = plan(&grid, &units[..UNITS / 2], &children).unwrap();
     let looks = super::child::reads::take();
-    assert_eq!((made.wanted.len(), made.doomed.len()), (UNITS / 2, UNITS / 2));
+    assert_eq!((made.wanted.len(), made.removals.len()), (UNITS / 2, UNITS / 2));
     assert!(looks <= LOOKS_MAX * UNITS, "{looks} looks at {UNITS} children");
 }

@@ -10,7 +10,7 @@ pub(super) fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> 
 }
 
 fn read(store: &Store, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
-    Ok(store.singles().get(key)?.map(|stored| value(&stored)))
+    Ok(store.single_objects().get(key)?.map(|stored| value(&stored)))
 }
 
 #[tokio::test]

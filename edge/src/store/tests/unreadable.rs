@@ -112,9 +112,9 @@ async fn objects_read_by_other_clients_are_hidden_from_the_pushed_set() {
     assert!(why(&store, &map).contains("may not read"));
     store.learn(answer(&map, "u9", 12, 1)).await.unwrap();
     assert!(why(&store, &map).contains("may not read"));
-    assert!(store.singles().get(&map).unwrap().is_some() && store.is_kept(&map).unwrap());
+    assert!(store.single_objects().get(&map).unwrap().is_some() && store.is_kept(&map).unwrap());
     store.keep_absent(&map).await.unwrap();
-    assert_eq!(store.singles().get(&map).unwrap(), None, "the newest answer counts");
+    assert_eq!(store.single_objects().get(&map).unwrap(), None, "the newest answer counts");
     store.learn(answer(&map, "u9", 13, 1)).await.unwrap();
     store.forget(&map).await.unwrap();
     assert_eq!((store.counts().unwrap().visible, store.is_kept(&map).unwrap()), (1, false));
