@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_api_server_keeps_makes_no_difference() {
+    fn fields_only_the_api_server_keeps_are_no_difference() {
         let edge = json!({"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "3"});
         let cloud = json!({
             "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "70", "generation": 4,

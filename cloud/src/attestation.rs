@@ -102,7 +102,7 @@ mod tests {
     const PROGRESS: HistoryProgress = HistoryProgress { generation: 7, beat: 3, revision: CloudRevision(9) };
 
     #[test]
-    fn an_attestation_is_the_same_in_every_version() {
+    fn attestation_format_is_stable() {
         let progress = HistoryProgress { generation: 3, beat: 21, revision: CloudRevision(4711) };
         let proof = attester(b"secret").attest(&cluster("cluster"), progress);
         const { assert!(LEN <= ATTESTATION_LEN_MAX) };
@@ -146,12 +146,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn odd_bytes_say_nothing(bytes in vec(any::<u8>(), 0..=ATTESTATION_LEN_MAX)) {
+        fn invalid_bytes_are_no_attestation(bytes in vec(any::<u8>(), 0..=ATTESTATION_LEN_MAX)) {
             prop_assert_eq!(attester(b"ours").read(&cluster("here"), &bytes), None);
         }
 
         #[test]
-        fn what_was_attested_is_read(generation in any::<u64>(), beat in any::<u64>(), revision in any::<u64>()) {
+        fn attestation_round_trips(generation in any::<u64>(), beat in any::<u64>(), revision in any::<u64>()) {
             let (ours, here) = (attester(b"ours"), cluster("here"));
             let progress = HistoryProgress { generation, beat, revision: CloudRevision(revision) };
             prop_assert_eq!(ours.read(&here, &ours.attest(&here, progress)), Some(progress));

@@ -44,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_less_in_one_number_of_a_generation_went_back() {
+    fn any_decreased_number_means_the_history_went_back() {
         let now = progress((5, 7, 100));
         for before in [(5, 7, 101), (5, 8, 1), (6, 0, 0), (u64::MAX, u64::MAX, u64::MAX)] {
             assert!(progress(before).exceeds(&now), "{before:?}");
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn two_that_know_something_know_it_together() {
+    fn progress_of_two_sources_is_combined() {
         assert_eq!(progress((5, 7, 100)).and(progress((5, 8, 90))), progress((5, 8, 100)));
         assert_eq!(progress((5, 7, 100)).and(progress((6, 1, 2))), progress((6, 1, 2)));
         assert_eq!(progress((6, 1, 2)).and(progress((5, 7, 100))), progress((6, 1, 2)));

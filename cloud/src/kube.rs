@@ -234,7 +234,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn segments_cannot_leave_their_place() {
+    fn segments_cannot_escape_their_path() {
         for good in ["kube-root-ca.crt", "a", "web-0.x", "system:x"] {
             assert!(is_path_segment(good), "{good}");
         }

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_turns_in_order_and_leaves_nothing() {
+    fn turns_are_granted_in_order_and_forgotten() {
         let turns = Turns::default();
         let first = turns.take(&"a", 2).now_or_never().expect("at once");
         let _second = turns.try_take(&"a", 2).expect("at once");
@@ -125,7 +125,7 @@ mod tests {
     }
     /// The position is taken when `queue` is called, even by a task without budget.
     #[tokio::test]
-    async fn a_place_in_the_queue_is_that_of_the_question() {
+    async fn queue_position_is_taken_on_request() {
         let turns = Turns::default();
         let first = turns.queue("a", 1);
         while tokio::task::coop::has_budget_remaining() {

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_more_events_wait_than_the_watch_may_have() {
+    async fn queued_events_of_a_watch_are_bounded() {
         let (events, next) = mpsc::channel(1);
         let (inputs, mut queue) = mpsc::channel(INPUTS_MAX);
         let forwarding = tokio::spawn(async move { forward(next, 2, &inputs).await });

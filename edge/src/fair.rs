@@ -199,7 +199,7 @@ mod tests {
 
     /// This holds for either order of insertion, and for owners of any size.
     #[test]
-    fn what_several_use_stays_for_each_of_them_whatever_the_others_do() {
+    fn shared_entry_stays_for_every_user() {
         let key = |number: usize| format!("honest {number}");
         for (honest_first, honest_again) in [(true, false), (true, true), (false, true)] {
             let mut map = Fair::new(200);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_goes() {
+    fn removed_entries_leave_nothing() {
         let mut map = filled();
         for number in 0..20 {
             assert_eq!(map.remove(&format!("honest {number}")), Some(number));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_news_are_told() {
+    async fn fault_is_reported_only_on_change() {
         let mut fault = Fault::default();
         assert_eq!(fault.over(), None);
         assert!(fault.failed("away"));

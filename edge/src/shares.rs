@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_all_and_what_is_given_back_is_there_again() {
+    fn no_source_takes_all_slots_and_released_ones_are_reusable() {
         let shares = Shares::new(128);
         let held: Vec<Vec<HeldSlot<IpAddr>>> = (0..5).map(|source| greedy(&shares, source)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [64, 32, 16, 8, 4]);

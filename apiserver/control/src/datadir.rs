@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_tombolo_up_is_left_alone() {
+    fn directory_of_tombolo_up_is_refused_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(UP_FILE), "{}").unwrap();
         let error = DataDir::open(dir.path()).unwrap_err();

@@ -82,7 +82,7 @@ async fn full_disk_refuses_writes_and_serves_reads() {
 }
 
 #[tokio::test]
-async fn ten_thousand_objects_are_back_at_once() {
+async fn ten_thousand_objects_load_quickly() {
     let dir = tempfile::tempdir().unwrap();
     let bound = Embedded::start(Options::new(dir.path())).await.unwrap();
     let objects = &bound.context.objects;

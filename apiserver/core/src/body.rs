@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_cut_only_when_all_together_are_too_long() {
+    fn warnings_are_truncated_only_when_too_long_in_total() {
         let around = "299 - \"\"".len();
         let long = |letter: &str| letter.repeat(1000);
         let four: Vec<String> = ["a", "b", "c", "d"].map(long).into();

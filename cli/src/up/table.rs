@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_window_cannot_show_is_left_out() {
+    fn rows_that_do_not_fit_the_window_are_left_out() {
         let mut table = Table { terminal: true, drawn: 0, last: Vec::new() };
         let rows: Vec<Row> = (10..60).map(|number| row(&format!("edge-{number}"), 1)).collect();
         let length = layout(&nodes(rows.clone()))[1].chars().count();

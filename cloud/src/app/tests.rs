@@ -89,7 +89,7 @@ async fn every_start_step_waits_for_a_busy_api_server() {
 
 /// The intervals between requests grow.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stays_busy_is_asked_at_growing_intervals() {
+async fn busy_server_is_retried_at_growing_intervals() {
     let ready = Arc::new(AtomicBool::new(false));
     let is_ready = Arc::clone(&ready);
     let (kube, calls) = cluster(move |_, _| (!is_ready.load(Ordering::SeqCst)).then_some(503));

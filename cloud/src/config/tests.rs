@@ -60,7 +60,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn what_is_printed_is_what_is_read() {
+fn printed_configuration_reads_back() {
     let full = default_config().expect("text");
     assert_eq!(Config::parse(&full).expect("our own text"), Config::default());
     assert_eq!(Config::parse(min_config()).expect("our own text"), Config::default());

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_takes_no_place_and_asks_nothing() {
+    fn closed_sessions_hold_no_attestation_check() {
         let attestations = at(progress(5, 7, 100));
         let ask = |number: usize| attestations.ask(&node(&format!("n{number}")), progress(5, 7, 101));
         (0..10_000).for_each(|number| drop(ask(number)));

@@ -153,7 +153,7 @@ async fn restarted_replica_recognises_a_restore_by_an_edge_attestation() {
 }
 
 #[tokio::test]
-async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() {
+async fn next_generation_exceeds_a_forgotten_one() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let old = replica(&api, &folders[0]).await.epoch().generation;
@@ -238,7 +238,7 @@ async fn one_replica_raises_the_beat_for_all() {
 }
 
 #[tokio::test]
-async fn a_look_is_one_read() {
+async fn epoch_check_is_one_read() {
     let (api, folder) = (Api::at(100), folder());
     let mut replica = replica(&api, &folder).await;
     api.lock().asked.clear();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_kept_and_damage_reads_as_nothing() {
+    fn witness_file_reads_back_and_damage_counts_as_missing() {
         let folder = tempfile::tempdir().expect("folder");
         let witness = Witness::new(&folder.path().join("new"));
         assert_eq!(witness.read(), None);

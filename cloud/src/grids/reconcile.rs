@@ -533,7 +533,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_merge_patch_takes_away_what_is_gone() {
+    fn merge_patch_removes_missing_members() {
         let (before, after) = (
             json!({"states": {"a": {"n": 1, "error": {}}, "b": {}}, "ready": "1/2", "conditions": [1]}),
             json!({"states": {"a": {"n": 2}}, "ready": "1/2", "conditions": []}),

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_one_share_for_as_long_as_anything_of_it_lives() {
+    fn node_share_lasts_as_long_as_any_user() {
         let memories = NodeMemories::new(&Budget::new(usize::MAX));
         let node = |name: &str| NodeId::parse(name).expect("valid");
         let first = memories.of(&node("a"));

@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_with_devices_is_told_of_once() {
+    fn node_with_devices_is_logged_once() {
         let registry = Registry::new(2);
         let sessions = ["a", "b"].map(|name| admitted(&registry, name));
         let first = |name: &str| registry.first_device_report(&node(name));
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_the_hub_ends_every_session_is_told_and_who_waits_for_its_end_hears_of_it() {
+    async fn ending_hub_notifies_every_session_and_its_waiters() {
         let registry = Registry::new(5);
         let sessions = ["a", "b"].map(|name| admitted(&registry, name));
         registry.end_all(|node| Goodbye {

@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_deletion_that_was_watched_tells_what_went_and_one_that_a_list_shows_does_not() {
+    async fn watched_deletion_names_its_version_and_listed_one_does_not() {
         let services = Resource::new("", "v1", "services");
         let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned(), store()));
         let (events, receiver) = mpsc::channel(EVENTS_MAX);

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_subscription_that_is_asked_about_which_its_watch_could_have_missed() {
+    fn only_objects_a_watch_may_have_missed_need_confirmation() {
         let (mut view, [pod, config, _]) = view();
         let subscription = SubscriptionId(3);
         let watch =

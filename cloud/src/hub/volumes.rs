@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_told_while_its_claim_is_referred_to() {
+    fn volume_is_sent_while_its_claim_is_referenced() {
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let volume = |claim: &Value| object("persistentvolumes", "", "v", &json!({ "claimRef": claim }));
         assert!(is_told(&volume(&json!({"namespace": "d", "name": "data"})), std::slice::from_ref(&by_name)));

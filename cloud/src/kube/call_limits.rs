@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart_by_what_they_are_for() {
+    fn calls_are_classified_by_purpose() {
         let class = |method: Method, path: &str| {
             Class::of(&method, &read(&ApiCall { method: method.clone(), ..ApiCall::get(path) }).expect(path))
         };

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_while_asking_holds_nobody_up() {
+    async fn abandoned_request_does_not_block_waiting_callers() {
         let world = World::default();
         let begin = Instant::now();
         let gives_up = tokio::time::timeout(FLIGHT / 2, world.ask(Wanted::New));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_an_older_answer_does_not_wait_for_a_new_one() {
+    async fn caller_that_accepts_an_older_answer_does_not_wait() {
         let world = World::default();
         world.ask(Wanted::New).await;
         world.now.set(1);

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_that_comes_back_asks_for_each_document_once() {
+    async fn reconnecting_fleet_requests_each_document_once() {
         let (kube, asked, _) = counted(100);
         let paths = ["/version", "/api", "/apis", "/openapi/v2", "/openid/v1/jwks", "/apis/apps/v1"];
         let nodes = (0..2000).map(|node| kube.document(None, ApiCall::get(paths[node % paths.len()])));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_an_agent_asks_for_in_every_session_has_copies() {
+    async fn documents_requested_in_every_session_are_cached() {
         let (kube, asked, _) = counted(100);
         for _ in 0..20 {
             for (path, form) in IN_EVERY_SESSION {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_copy_is_made_of_what_a_peer_makes_up() {
+    async fn invented_requests_are_not_cached() {
         let (kube, asked, away) = counted(100);
         let odd = ApiCall { accept: "application/x-17".to_owned(), ..ApiCall::get("/api") };
         for call in [
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_there_has_a_copy_where_all_nodes_look_for_it() {
+    async fn missing_common_document_is_cached() {
         let code = Arc::new(AtomicU16::new(404));
         let (kube, asked) = saying(&code);
         let get = |path: &str| kube.document(None, ApiCall::get(path));
@@ -398,7 +398,7 @@ mod tests {
 
     /// A custom resource definition is created while a fleet looks for it.
     #[tokio::test(start_paused = true)]
-    async fn who_misses_something_in_a_copy_hears_of_it_as_soon_as_it_is_there() {
+    async fn stale_copy_is_replaced_when_a_client_misses_something() {
         let code = Arc::new(AtomicU16::new(404));
         let (kube, asked) = saying(&code);
         let begin = Instant::now();

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_is_what_the_api_server_says_it_is() {
+    async fn review_answers_are_parsed() {
         assert_eq!(asked(201, json!({"allowed": true})).await.expect("an answer"), Right::Allowed);
         for status in [json!({"allowed": false, "reason": "no"}), json!({"allowed": "true", "reason": "no"})]
         {

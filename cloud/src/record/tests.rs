@@ -45,7 +45,7 @@ async fn message_that_would_expand_too_much_ends_the_recording() {
 }
 
 #[tokio::test]
-async fn every_frame_that_waits_weighs_what_it_is() {
+async fn queued_frames_count_with_their_size() {
     let (folder, tasks) = (tempfile::tempdir().expect("a folder"), Tasks::new());
     let recorder = Recorder::start(folder.path(), &tasks).expect("begun");
     let connection = recorder.own(&node(), Transport::Quic);

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_good_for_as_long_as_it_says_and_stale_for_a_day() {
+    async fn answer_is_fresh_for_its_ttl_and_stale_for_a_day() {
         let (cache, first, second) = (Cache::default(), asked("www.example."), asked("WWW.Example."));
         cache.keep(&key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None), POD);
         tokio::time::advance(Duration::from_secs(20)).await;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_kept_for_as_long_as_its_soa_says() {
+    async fn negative_answer_is_cached_as_long_as_its_soa_says() {
         let packet = asked("no.example.");
         use ResponseCode::{NXDomain, NoError, Refused, ServFail};
         for (code, records, soa, good_for) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_cache_is_bounded_in_bytes_and_forgets_what_nobody_asks_for() {
+    async fn cache_is_bounded_and_evicts_unused_answers() {
         let cache = Cache::default();
         let wanted = asked("wanted.example.");
         cache.keep(&key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None), POD);
@@ -398,7 +398,7 @@ mod tests {
 
     /// An answer that may depend on more than the question is never served to another client.
     #[test]
-    fn a_question_with_anything_beside_it_has_no_key() {
+    fn query_with_extra_records_is_not_cached() {
         let mut message = Message::from_vec(&asked("www.example.")).unwrap();
         let plain = message.to_vec().unwrap();
         let name = Name::from_ascii("www.example.").unwrap();

@@ -177,7 +177,7 @@ async fn names_are_answered_as_soon_as_they_are_known_and_not_denied_before() {
 }
 
 #[tokio::test]
-async fn what_was_never_heard_of_fails_and_is_not_denied() {
+async fn unknown_name_is_servfail_before_the_first_sync() {
     struct Nothing;
     impl Store for Nothing {
         fn get(&self, _: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {

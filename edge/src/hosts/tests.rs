@@ -179,7 +179,7 @@ async fn the_file_follows_pods_services_grids_and_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_known_leaves_the_file_as_it_is() {
+async fn unknown_inputs_leave_the_file_unchanged() {
     let store = cluster().await;
     remove(&store, NameInputKind::Nodes, "n1").await;
     let publisher = Publisher::start(&store);

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_wants_any_more_is_acknowledged_without_a_commit() {
+    async fn unwanted_delivery_is_acknowledged_without_a_commit() {
         let store = store();
         let (commits, mut applier) = (store.commits(), Applier::new(store));
         applier.push(gone(None));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_subscription_comes_after_what_was_told_before() {
+    async fn subscription_end_is_processed_after_earlier_deliveries() {
         let store = store();
         let subscription =
             store.open_subscription(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();

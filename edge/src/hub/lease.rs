@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_and_the_newest_of_those_that_wait_follows() {
+    fn lease_failures_are_reported_and_the_newest_renewal_follows() {
         let mut keeper = keeper();
         keeper.renew(1).expect("a question");
         assert!(keeper.renew(2).is_none() && keeper.renew(3).is_none());

@@ -192,7 +192,7 @@ async fn certificates_that_were_not_asked_for_are_not_kept() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_said() {
+async fn unreachable_join_endpoint_is_reported() {
     let mut nobody = options(&endpoint(Mode::Honest).await, "");
     nobody.endpoint = "127.0.0.1:1".to_owned();
     nobody.token = format!("{}.a.b.c", "00".repeat(32));
@@ -215,7 +215,7 @@ fn an_identity_of_another_node_is_refused() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_a_day_off_is_said_before_anything_is_verified() {
+async fn wrong_clock_is_reported_before_verification() {
     let day = Duration::from_secs(86_400);
     let endpoint = endpoint(Mode::Honest).await;
     let enroll_at = async |clock: WallClock| {

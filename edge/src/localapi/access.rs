@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_reach_nothing_that_is_not_decided_for_them() {
+    fn accounts_need_an_explicit_decision() {
         let account = || Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]);
         let ask = |verb: &str, resource: &str, subresource: &str| {
             let asked =
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn only_callers_who_are_somebody_else_are_passed_on_with_their_token() {
+    fn only_other_callers_are_forwarded_with_their_token() {
         let about = |identity| Attributes { identity, ..Attributes::default() };
         let account = about(Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]));
         assert_eq!(caller_token(&account, Some("Bearer t")), Some("t"));

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_away_stays_as_it_was_and_the_questions_have_a_bound() {
+    fn unavailable_groups_keep_their_entry_and_requests_are_bounded() {
         let listed = groups(&[("example.org", &["v1"], "v1"), ("metrics.example", &["v1"], "v1")]);
         let before = gather(&listed, &Value::Null, |_| Ok(geese()));
         let away = |path: String| if path.contains("metrics") { Err("503".to_owned()) } else { Ok(geese()) };

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_document_is_read_once_until_it_is_another_one() {
+    async fn document_is_parsed_once_per_version() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap().store;
         let documents =

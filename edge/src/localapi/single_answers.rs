@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_not_there_is_known_not_to_be() {
+    fn absent_object_is_known_to_be_absent() {
         let key = ObjectKey::new(Resource::new("", "v1", "pods"), "a", "b");
         assert_eq!(One::none(Revision(7)).get(&key), Ok(None));
         let body = r#"{"metadata":{"name":"b","namespace":"a","uid":"u","resourceVersion":"5"}}"#;

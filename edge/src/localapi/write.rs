@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_are_told_to_try_again() {
+    fn offline_writes_get_retry_after() {
         let offline = refused(&CallError::Offline);
         assert_eq!(offline.code, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(offline.details.unwrap().retry_after_seconds, RETRY_AFTER_SECONDS);

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_there_after_a_restart_and_unreadable_on_the_disk() {
+    async fn kept_answers_survive_a_restart_encrypted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.redb");
         let open = || {

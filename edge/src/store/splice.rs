@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn non_objects_are_refused() {
         for body in [
             "",
             "[]",

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_see_both_and_the_cloud_is_told_of_its_own() {
+    async fn clients_see_both_cas_and_the_cloud_only_its_own() {
         let disk = FaultyDisk::new(1);
         let store = synced(&disk).await;
         store.apply(vec![delivered(CONFIG_MAP, 10, "cluster\n")]).await.unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_writes_back_loses_the_addition() {
+    fn added_ca_is_removed_from_client_writes() {
         let body = Bytes::from(json!({"data": {"ca.crt": "cluster\n"}}).to_string());
         let both = changed(&body, Some("local"));
         assert_ne!(both, body);

@@ -108,7 +108,7 @@ impl Edge {
 }
 
 #[tokio::test]
-async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
+async fn refusal_of_one_caller_does_not_affect_others() {
     let edge = Edge::new(61).await;
     let keeper = edge.keep();
     let (subscription, mut watch) = edge.live("all").await;
@@ -140,7 +140,7 @@ async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_token_that_has_ended_makes_room_for_another() {
+async fn expired_token_is_replaced_by_another() {
     let edge = Edge::new(62).await;
     let keeper = edge.keep();
     let (subscription, mut watch) = edge.live("old").await;
@@ -167,7 +167,7 @@ async fn a_token_that_has_ended_makes_room_for_another() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_revoked_takes_the_copy_away() {
+async fn revoked_right_clears_the_copy() {
     let edge = Edge::new(63).await;
     let (subscription, mut watch) = edge.live("revoked").await;
     edge.ask("other").await;
@@ -185,7 +185,7 @@ async fn a_right_that_is_revoked_takes_the_copy_away() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
+async fn full_session_is_not_retried_at_once() {
     let edge = Edge::new(66).await;
     let subscription = edge.ask("some").await;
     let mut news = edge.registry.news();
@@ -201,7 +201,7 @@ async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
+async fn unread_selection_is_unfollowed_after_ten_minutes() {
     let edge = Edge::new(67).await;
     let (subscription, watch) = edge.live("some").await;
     let is_wanted = || edge.registry.wanted().contains(&subscription);
@@ -228,7 +228,7 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
+async fn forgotten_selection_is_unfollowed_and_can_return() {
     let edge = Edge::new(64).await;
     let (subscription, watch) = edge.live("some").await;
     drop(watch);
@@ -252,7 +252,7 @@ async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
 }
 
 #[tokio::test]
-async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
+async fn wished_selection_is_opened_when_there_is_room() {
     let edge = Edge::new(65).await;
     let whole = edge.subscriptions.whole();
     let mut watches = Vec::new();

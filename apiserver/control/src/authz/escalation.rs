@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_covered_one_by_one_and_never_in_parts() {
+    fn each_right_must_be_covered_by_one_rule() {
         let own = rules(json!([
             {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},

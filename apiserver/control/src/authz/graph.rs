@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn references_come_and_go_with_pods() {
+    fn references_follow_pods() {
         let mut graph = Graph::default();
         let secret = |graph: &Graph, node: &str| graph.refers(node, RefKind::Secret, "shop", "s");
         graph.apply("pods", "shop", "one", Some(&pod("a", &["s"])));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_leads_to_its_secret_and_an_unbound_pod_to_nothing() {
+    fn volume_grants_its_secret_and_an_unbound_pod_nothing() {
         let mut graph = Graph::default();
         let user = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "a", "volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
         let volume = json!({"spec": {"claimRef": {"namespace": "shop", "name": "c"}, "csi": {"nodeStageSecretRef": {"namespace": "infra", "name": "k"}}}});

@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_that_refers_to_something() {
+    fn every_reference_field_is_known() {
         let pod = json!({
             "metadata": {"name": "p"},
             "spec": {

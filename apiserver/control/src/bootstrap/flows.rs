@@ -51,7 +51,7 @@ mod tests {
     use crate::flows::{LEVELS, SCHEMAS, resource};
 
     #[test]
-    fn all_of_them_are_what_clients_could_create() {
+    fn bootstrap_flows_are_valid_objects() {
         let kinds = tombolo_catalog::kinds();
         for (resource, object) in table(TABLE) {
             let kind = kinds.get(&resource).unwrap();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_changed_or_deleted_comes_back_unless_its_annotation_says_no() {
+    async fn changed_or_deleted_flows_are_restored_unless_opted_out() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         ensure(&objects).await.unwrap();
         let first = objects.store().revision();

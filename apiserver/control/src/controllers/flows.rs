@@ -76,7 +76,7 @@ mod tests {
     use crate::objects::Objects;
 
     #[tokio::test]
-    async fn a_schema_says_whether_its_level_exists() {
+    async fn flow_schema_reports_whether_its_level_exists() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let schema =
             json!({"metadata": {"name": "s"}, "spec": {"priorityLevelConfiguration": {"name": "l"}}});

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_must_be_missing_for_a_while() {
+    fn orphan_pods_are_kept_while_a_node_is_missing_briefly() {
         let undone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}});
         let pods = || {
             vec![

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_owner_makes_its_dependents_work() {
+    fn removal_of_an_owner_queues_its_dependents() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "shop", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_looks_again_when_a_dependent_goes() {
+    fn waiting_owner_is_rechecked_when_a_dependent_is_deleted() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "shop", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_in_another_namespace_is_none() {
+    fn owner_in_another_namespace_is_ignored() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "home", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);

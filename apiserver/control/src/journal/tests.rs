@@ -21,7 +21,7 @@ fn names(restored: &Restored) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_restart_finds_the_last_state_and_the_revision_of_a_deletion() {
+fn restart_restores_the_state_and_the_revision_of_a_deletion() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let (journal, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
@@ -172,7 +172,7 @@ fn a_damaged_file_is_reported_with_its_path() {
 }
 
 #[test]
-fn a_closed_journal_leaves_the_file_to_the_next() {
+fn closed_journal_releases_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let (first, _) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();

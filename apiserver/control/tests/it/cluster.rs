@@ -192,7 +192,7 @@ fn definition() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_is_served_and_takes_its_objects_along() {
+async fn deleted_definition_deletes_its_objects() {
     let server = Server::start().await;
     let api = server.api().await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -48,7 +48,7 @@ fn watch_stream_buffers_few_large_changes() {
 }
 
 #[test]
-fn what_is_older_than_the_log_has_expired() {
+fn revisions_older_than_the_log_have_expired() {
     let log = log(2, 1 << 20);
     assert!(log.subscribe(Revision(9)).is_err());
     let mut slow = log.subscribe(Revision(10)).unwrap();
@@ -87,7 +87,7 @@ fn bytes_are_bounded_over_all_histories_and_the_largest_is_shortened() {
 }
 
 #[test]
-fn a_body_counts_with_the_change_that_replaces_it() {
+fn replaced_body_counts_with_its_replacing_change() {
     let histories = Histories::new(LogLimits::default());
     let log = histories.log(Revision(10));
     let first = Arc::clone(&change(11, 10).object);
@@ -105,7 +105,7 @@ fn a_body_counts_with_the_change_that_replaces_it() {
 }
 
 #[test]
-fn an_idle_stream_survives_compaction_of_what_it_does_not_need() {
+fn idle_stream_survives_compaction() {
     let log = log(100, 1 << 20);
     let mut idle = log.subscribe(Revision(10)).unwrap();
     let mut behind = log.subscribe(Revision(10)).unwrap();

@@ -376,7 +376,7 @@ proptest! {
     }
 
     #[test]
-    fn a_strategic_patch_applied_twice_changes_nothing_more(old in containers(), new in containers()) {
+    fn strategic_patch_is_idempotent(old in containers(), new in containers()) {
         let schema = pod_schema();
         let object = json!({"spec": {"containers": old}});
         let patch = json!({"spec": {"containers": new}});
@@ -386,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_patch_leaves_what_it_says(object in json_value(), patch in json_value()) {
+    fn merge_patch_result_contains_the_patch(object in json_value(), patch in json_value()) {
         let mut patched = object;
         merge(&mut patched, &patch);
         let mut again = patched.clone();

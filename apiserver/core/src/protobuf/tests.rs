@@ -125,7 +125,7 @@ fn every_kind_that_is_written_has_a_protobuf_form() {
 }
 
 #[test]
-fn what_is_no_such_object_is_refused() {
+fn protobuf_of_another_object_is_refused() {
     let kinds = Kinds::builtin();
     let map = named(&kinds, "", "v1", "configmaps");
     let deep = (0..300).fold(Vec::new(), |inner: Vec<u8>, _| {

@@ -8,7 +8,7 @@ fn parse(method: &str, url: &str) -> Query {
 }
 
 #[test]
-fn paths_name_what_kubernetes_says_they_name() {
+fn paths_are_parsed_as_kubernetes_parses_them() {
     // method, URL; verb, group/version, namespace, resource, name, subresource.
     let table = [
         ("GET", "/api/v1/pods", "list /v1 - pods - -"),

@@ -24,7 +24,7 @@ fn sets_the_revision_wherever_it_is() {
 }
 
 #[test]
-fn refuses_what_is_no_object() {
+fn refuses_what_is_not_an_object() {
     for text in [
         "",
         "[]",

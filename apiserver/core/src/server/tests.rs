@@ -111,7 +111,7 @@ async fn idle_http2_connection_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_watch_is_no_silence() {
+async fn open_watch_does_not_count_as_silence() {
     let (address, _stop) = start().await;
     let (mut sender, connection) = http2(address).await;
     let path = "/api/v1/configmaps?watch=1&timeoutSeconds=600";

@@ -39,7 +39,7 @@ async fn left(pipe: &Arc<Mutex<Pipe<Pieces>>>) {
 }
 
 #[tokio::test]
-async fn what_is_written_in_one_turn_leaves_at_once() {
+async fn writes_of_one_turn_are_sent_together() {
     let (mut corked, outlet) = coalesce_writes(Pieces::default());
     let pipe = Arc::clone(&corked.0);
     let writes = async {
@@ -64,7 +64,7 @@ async fn what_is_written_in_one_turn_leaves_at_once() {
 }
 
 #[tokio::test]
-async fn an_answer_of_http_1_waits_for_nobody() {
+async fn http_1_answer_is_sent_immediately() {
     let (mut corked, outlet) = coalesce_writes(Pieces::default());
     let pipe = Arc::clone(&corked.0);
     let writes = async {
@@ -86,7 +86,7 @@ impl Pipe<Pieces> {
 }
 
 #[tokio::test]
-async fn a_failure_ends_the_connection_also_when_it_writes_no_more() {
+async fn write_failure_ends_the_connection_without_further_writes() {
     let (mut corked, outlet) = coalesce_writes(Pieces { refuses: true, ..Pieces::default() });
     let connection = async {
         corked.write_all(b"lost").await.unwrap();

@@ -36,7 +36,7 @@ async fn both_forms_of_discovery_name_the_same_resources() {
 }
 
 #[tokio::test]
-async fn version_and_health_are_told() {
+async fn version_and_health_are_served() {
     let server = Server::start().await;
     assert_eq!(server.get("/version").await.expect(200)["minor"], "36");
     for path in ["/healthz", "/livez", "/readyz", "/readyz/ping"] {

@@ -115,7 +115,7 @@ async fn a_thousand_idle_watches_are_cheap_and_released() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_come_to_its_end_is_answered_in_its_time() {
+async fn unfinished_request_is_answered_within_its_deadline() {
     let server = Server::start().await;
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     let head = format!(

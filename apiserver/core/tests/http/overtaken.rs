@@ -63,7 +63,7 @@ impl WriteStore for Overtaken {
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_while_it_is_deleted_was_deleted() {
+async fn pod_that_vanishes_during_its_deletion_counts_as_deleted() {
     let server = Server::with_writes(|store| LocalWrites::new(Arc::new(Overtaken(store)))).await;
     server.post(PODS, &pod("busy", "")).await.expect(409);
     // A scheduler's word on a pod that is marked makes the last step of its deletion.
@@ -77,7 +77,7 @@ async fn a_pod_that_goes_while_it_is_deleted_was_deleted() {
 }
 
 #[tokio::test]
-async fn an_object_that_appears_while_it_is_applied_or_put_is_changed() {
+async fn object_created_during_an_apply_or_put_is_updated() {
     let server = Server::with_writes(|store| LocalWrites::new(Arc::new(Overtaken(store)))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=one");
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v"}}"#;

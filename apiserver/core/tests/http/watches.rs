@@ -37,7 +37,7 @@ async fn every_watcher_gets_every_change_in_the_same_order() {
 }
 
 #[tokio::test]
-async fn without_a_revision_a_watch_begins_with_what_is_there() {
+async fn watch_without_a_revision_begins_with_existing_objects() {
     let server = Server::start().await;
     server.post(CONFIGMAPS, &configmap("a", "1")).await.expect(201);
     for query in ["watch=1", "watch=1&resourceVersion=0", "watch"] {
@@ -63,7 +63,7 @@ async fn initial_events_end_with_a_marked_bookmark() {
 }
 
 #[tokio::test]
-async fn what_leaves_a_selection_is_deleted_from_it_and_what_enters_is_added() {
+async fn objects_leaving_a_selection_are_deleted_and_entering_ones_added() {
     let server = Server::start().await;
     let mut watch = server.watch(&format!("{CONFIGMAPS}?watch=1&labelSelector=app%3Dweb")).await;
     server.post(CONFIGMAPS, &labelled("a", "db")).await.expect(201);
@@ -189,7 +189,7 @@ async fn events_of_both_groups_are_the_same_objects() {
 
 /// The peer sends its request and never reads: its connection is closed, the others go on.
 #[tokio::test]
-async fn a_client_that_never_reads_disturbs_nobody_and_is_closed() {
+async fn client_that_never_reads_is_closed_and_affects_nobody() {
     let server = Server::start().await;
     let mut deaf = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET {CONFIGMAPS}?watch=1 HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -215,7 +215,7 @@ async fn a_client_that_never_reads_disturbs_nobody_and_is_closed() {
 }
 
 #[tokio::test]
-async fn a_watch_that_falls_behind_the_history_is_told_to_list_again() {
+async fn watch_behind_the_history_must_list_again() {
     let server = Server::with_limits(LogLimits { count: 4, ..LogLimits::default() }).await;
     let path = format!("{CONFIGMAPS}?watch=1");
     let request = server.request("GET", &path).body(Default::default()).unwrap();

@@ -263,7 +263,7 @@ async fn status_and_spec_are_written_apart() {
 }
 
 #[tokio::test]
-async fn scale_is_a_view_of_the_wanted_count() {
+async fn scale_shows_the_replica_count() {
     let server = Server::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let template =
@@ -308,7 +308,7 @@ async fn bound_pods_are_given_time() {
 }
 
 #[tokio::test]
-async fn finalizers_hold_an_object_until_the_last_one_goes() {
+async fn finalizers_keep_an_object_until_the_last_is_removed() {
     let server = Server::start().await;
     let mut body = configmap("a", "1");
     body["metadata"]["finalizers"] = json!(["x.io/hold"]);
@@ -399,7 +399,7 @@ async fn namespaces_wait_for_their_own_finalizers() {
 }
 
 #[tokio::test]
-async fn subresources_that_are_no_views_of_the_object_are_not_served_as_one() {
+async fn action_subresources_cannot_be_read() {
     let server = Server::start().await;
     server.post(PODS, &pod("p", "n1")).await.expect(201);
     assert_eq!(server.get(&format!("{PODS}/p/log")).await.expect(501)["kind"], "Status");

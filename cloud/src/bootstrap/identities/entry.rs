@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_join_ends_the_certificates_before_it() {
+    fn later_join_invalidates_earlier_certificates() {
         let (old, new) = (certificate(1, 10), certificate(2, 30));
         let entry = Entry::joined(&new, Some("u1"), 40);
         assert_eq!(denied(&entry, Some("u1"), &old), Some(Denied::Replaced));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_recorded_is_believed_once_and_only_where_its_node_is() {
+    fn unrecorded_certificate_is_accepted_once_and_only_with_its_node() {
         let (own, other) = (certificate(1, 10), certificate(2, 5));
         assert_eq!(judge(None, None, &own, 50), CertificateStatus::Denied(Denied::Unknown));
         let CertificateStatus::Record(entry) = judge(None, Some("u1"), &own, 50) else {
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_that_another_process_did_not_finish_is_a_deletion_where_there_is_no_node() {
+    fn unfinished_registration_without_a_node_counts_as_a_deletion() {
         let own = certificate(1, 10);
         let begun = Entry { registering: Some("gone".to_owned()), ..Entry::joined(&own, None, 20) };
         assert_eq!(denied(&begun, None, &own), Some(Denied::Interrupted));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_record_of_a_renewal_locks_nobody_out() {
+    fn lost_renewal_record_locks_nobody_out() {
         let (first, later) = (certificate(1, 10), certificate(2, 30));
         let entry = Entry::joined(&first, Some("u1"), 10);
         let CertificateStatus::Record(entry) = judge(Some(&entry), Some("u1"), &later, 50) else {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_in_force_are_few() {
+    fn certificates_in_force_are_bounded() {
         let mut entry = Entry::joined(&certificate(0, 10), Some("u1"), 10);
         for number in 1..20 {
             entry = entry.with(Key::from(&certificate(number, 10)), 50);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_before_the_binding_ends_the_certificate_too() {
+    fn deletion_before_binding_invalidates_the_certificate() {
         let own = certificate(1, 10);
         let fresh = Entry::joined(&own, None, 200);
         assert_eq!(fresh.after_deletion("u0", 100), None, "a Node from before the join");

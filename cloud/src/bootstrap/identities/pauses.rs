@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_whose_tries_are_remembered_are_bounded() {
+    async fn remembered_registration_attempts_are_bounded() {
         let pauses = Pauses::default();
         (0..=PAUSES_MAX).for_each(|number| pauses.failed(&node(number)));
         assert_eq!(pauses.left(&node(PAUSES_MAX)), None);

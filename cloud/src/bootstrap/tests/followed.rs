@@ -64,7 +64,7 @@ async fn certificate_ends_when_a_list_lacks_its_node() {
 }
 
 #[tokio::test]
-async fn a_node_in_whose_place_there_is_another_one_takes_its_certificate_along() {
+async fn replaced_node_invalidates_its_certificate() {
     let (_world, identity, identities) = joined().await;
     tell(&identities, vec![Event::Apply(node("u1", 1)), Event::Apply(node("u1", 1))]).await;
     assert_eq!(judged(&identities, &identity).await, Ok(()));

@@ -73,7 +73,7 @@ async fn slow_read_does_not_undo_a_revocation() {
 
 /// A restored etcd: the API itself reports the older state, in answer to a later question.
 #[tokio::test]
-async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
+async fn present_api_state_counts_even_after_a_restore() {
     let (world, identity, identities) = registered().await;
     let (before, backup) = (told(&world), world.secrets.secrets.lock().clone());
     identities.revoke(&edge1()).await.expect("revoked");
@@ -85,7 +85,7 @@ async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
 }
 
 #[tokio::test]
-async fn how_full_the_records_and_the_tokens_are_is_measured() {
+async fn usage_of_records_and_tokens_is_measured() {
     let (world, _, identities) = registered().await;
     for _ in 0..3 {
         let token = NewToken { names: Vec::new(), uses: 1, life: Duration::from_secs(60), replace: false };

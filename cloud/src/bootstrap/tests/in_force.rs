@@ -57,7 +57,7 @@ async fn certificate_of_a_deleted_node_stays_invalid_after_the_next_join() {
 }
 
 #[tokio::test]
-async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next() {
+async fn renewing_certificate_stays_valid_until_the_next_renewal() {
     let world = World::start().await;
     let first = world.joined("edge1").await;
     world.set_node("edge1", present("u1"));
@@ -220,7 +220,7 @@ async fn unrecorded_certificate_is_not_issued() {
 }
 
 #[tokio::test]
-async fn a_fleet_from_before_the_records_is_taken_over_by_its_nodes() {
+async fn fleet_from_before_the_records_is_adopted_by_its_nodes() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));

@@ -104,7 +104,7 @@ async fn repeated_disconnects_use_up_the_token() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_recorded_at_a_time_are_bounded() {
+async fn concurrent_certificate_records_are_bounded() {
     let world = World::start().await;
     for _ in 0..ISSUES_MAX {
         world.bootstrap.inner.issues.spawn_isolated("another one", std::future::pending::<()>());

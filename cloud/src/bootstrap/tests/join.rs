@@ -11,7 +11,7 @@ use super::world::{World, csr, csr_params, present, request};
 use super::*;
 
 #[tokio::test]
-async fn the_token_pins_the_ca_that_the_port_gives() {
+async fn token_pins_the_ca_of_the_join_port() {
     let world = World::start().await;
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
     assert_eq!((status, &ca[..]), (StatusCode::OK, world.bootstrap.authority().as_ref()));
@@ -271,7 +271,7 @@ async fn silent_connections_are_closed() {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_is_closed() {
+async fn connection_without_tls_is_closed() {
     let world = World::start().await;
     let mut plain = world.connect().await;
     plain.write_all(b"GET /ca.crt HTTP/1.1\r\n\r\n").await.expect("sent");

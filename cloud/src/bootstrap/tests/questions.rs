@@ -59,7 +59,7 @@ async fn join_clears_a_cached_refusal_at_once() {
 }
 
 #[tokio::test]
-async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
+async fn created_node_clears_a_cached_refusal_at_once() {
     let (world, identity, _) = revoked().await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
     world.set_node("edge1", Some(NodeState::Absent));

@@ -81,7 +81,7 @@ async fn join_overtaken_during_its_checks_takes_no_name() {
 }
 
 #[tokio::test]
-async fn a_registration_is_bound_to_the_node_that_it_has_made() {
+async fn registration_is_bound_to_the_node_it_created() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     // The Node is created and deleted before the answer is recorded.
@@ -95,7 +95,7 @@ async fn a_registration_is_bound_to_the_node_that_it_has_made() {
 }
 
 #[tokio::test]
-async fn a_registration_that_has_failed_leaves_no_mark() {
+async fn failed_registration_leaves_no_mark() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     begun(&world.bootstrap).await.end(None).await;
@@ -107,7 +107,7 @@ async fn a_registration_that_has_failed_leaves_no_mark() {
 /// The API is unavailable when the outcome is to be recorded, or the request is dropped with its session. It is
 /// retried.
 #[tokio::test]
-async fn a_registration_without_an_end_is_looked_at_again() {
+async fn unfinished_registration_is_checked_again() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (identities, after) = (world.bootstrap.identities(), world.replica().await);
@@ -133,7 +133,7 @@ async fn a_registration_without_an_end_is_looked_at_again() {
 
 /// One of two requests of a node fails while the other one is running: the other's mark stays.
 #[tokio::test]
-async fn a_registration_leaves_the_mark_of_another_one() {
+async fn registration_respects_the_mark_of_another() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (after, identities) = (world.replica().await, world.bootstrap.identities());

@@ -211,7 +211,7 @@ async fn files_of_the_operator_win_and_are_stored() {
 }
 
 #[tokio::test]
-async fn files_that_are_no_authority_do_not_replace_one() {
+async fn invalid_authority_files_do_not_replace_the_authority() {
     let folder = tempfile::tempdir().expect("a folder");
     let secrets = elsewhere().await;
     let good = secrets.value("casecret", "cadata");

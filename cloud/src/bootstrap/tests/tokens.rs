@@ -102,7 +102,7 @@ async fn retried_join_recognises_its_own_record() {
 }
 
 #[tokio::test]
-async fn a_deletion_whose_answer_is_lost_is_one() {
+async fn deletion_with_a_lost_answer_succeeds() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let id = made.split('.').nth(2).expect("an ID");
@@ -282,7 +282,7 @@ async fn shared_token_is_off_by_default() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_is_checked() {
+async fn token_options_are_validated() {
     let world = World::start().await;
     for bad in [
         NewToken { uses: 0, ..token(&[], 1, false) },

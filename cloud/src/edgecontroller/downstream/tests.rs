@@ -213,7 +213,7 @@ impl World {
 /// The pod watch has not shown the pod that needs the object. The list shows it, and the need is recorded before the
 /// answer.
 #[tokio::test(start_paused = true)]
-async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered() {
+async fn listed_pods_are_indexed_before_the_confirmation_is_answered() {
     let world = World::new(&[pod("p1", 5, &[])]).await;
     let (held, gone) = (secret_key("held"), secret_key("gone"));
     assert_eq!(world.state(&held), "unwanted");
@@ -237,7 +237,7 @@ async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered
 
 /// An object that a pod needs and that the watch of its kind has not shown is read.
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
+async fn absent_objects_are_read_before_the_confirmation_is_answered() {
     let world = World::new(&[pod("p", 5, &["there", "gone"])]).await;
     let (there, gone) = (secret_key("there"), secret_key("gone"));
     assert_eq!((world.state(&there), world.state(&gone)), ("absent", "absent"));
@@ -248,7 +248,7 @@ async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_up() {
+async fn confirmation_waits_for_the_api_server_and_blocks_nothing_else() {
     let world = World::new(&[pod("p1", 5, &[])]).await;
     world.api.lock().away = true;
     let mut proof = world.prove(&[secret_key("held")]).await;
@@ -357,7 +357,7 @@ async fn the_process_is_ready_when_every_kind_was_listed() {
 
 /// The cloud's history went back. Unanswered reads release their slots, and pending requests get no answer.
 #[tokio::test(start_paused = true)]
-async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
+async fn reset_releases_read_slots_and_forgets_confirmations() {
     let names = ["a", "b", "c", "d"];
     let world = World::new(&[]).await;
     names.iter().for_each(|name| world.answers_with(&secret_key(name), 0));
@@ -380,7 +380,7 @@ async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
+async fn versions_skipped_in_a_burst_are_not_assumed_equal() {
     let world = World::new(&[pod("p", 5, &[])]).await;
     let mut labelled = pod("p", 6, &[]);
     labelled["metadata"]["labels"] = json!({"a": "b"});

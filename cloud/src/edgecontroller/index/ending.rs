@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_goes_first_and_then_the_largest_parts() {
+    fn status_is_dropped_first_and_then_the_largest_parts() {
         let large = |kib: usize| "x".repeat(kib * 1024);
         let ends = json!({"metadata": {"name": "p", "deletionTimestamp": "t", "deletionGracePeriodSeconds": 3},
             "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 3}});

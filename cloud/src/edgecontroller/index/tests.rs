@@ -112,7 +112,7 @@ impl World {
 }
 
 #[test]
-fn a_secret_flows_while_a_pod_needs_it_and_stops_with_the_last_one() {
+fn secret_is_delivered_while_any_pod_needs_it() {
     let mut world = World::synced(&["a", "b"]);
     let secret = key(Kind::Secret, "s");
     world.pod("p1", "a", &["s"]);
@@ -138,7 +138,7 @@ fn a_secret_flows_while_a_pod_needs_it_and_stops_with_the_last_one() {
 }
 
 #[test]
-fn a_reference_needs_no_object() {
+fn reference_may_precede_its_object() {
     let mut world = World::synced(&["a"]);
     let config = key(Kind::ConfigMap, "c");
     let raw = world.raw(
@@ -207,7 +207,7 @@ fn unreadable_object_delays_no_node() {
 
 /// Only the pod watch lags: what the API server lists enters the index before anyone acts on its absence.
 #[test]
-fn a_list_of_the_nodes_pods_proves_what_a_late_watch_does_not_know() {
+fn list_of_a_nodes_pods_reveals_what_a_late_watch_missed() {
     let mut world = World::synced(&["a"]);
     let raw = world.secret("other", "1");
     world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
@@ -268,7 +268,7 @@ fn a_pod_deleted_while_its_node_is_listed_stays_deleted() {
 }
 
 #[test]
-fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
+fn deleted_node_drops_everything_and_a_new_one_gets_everything() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &["s"]);
     let raw = world.secret("s", "1");
@@ -297,14 +297,14 @@ fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
 }
 
 #[test]
-fn a_node_that_was_created_again_unseen_is_a_deletion_first() {
+fn node_recreated_unseen_is_first_reported_as_deleted() {
     let mut world = World::synced(&["a"]);
     world.node("a", "u-other");
     assert_eq!(world.offered(), ["a deleted", "list a"]);
 }
 
 #[test]
-fn heartbeats_are_no_change_and_labels_are() {
+fn heartbeats_are_ignored_and_label_changes_are_not() {
     let mut world = World::synced(&["a"]);
     world.node("a", "u-node");
     assert_eq!(world.offered(), Vec::<String>::new());
@@ -329,7 +329,7 @@ fn a_node_without_the_label_is_an_edge_once_it_joined() {
 }
 
 #[test]
-fn what_went_away_while_nobody_watched_is_asked_for() {
+fn objects_missing_from_a_new_list_are_read() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &["s"]);
     let raw = world.secret("s", "1");
@@ -349,7 +349,7 @@ fn what_went_away_while_nobody_watched_is_asked_for() {
 }
 
 #[test]
-fn what_the_new_list_has_is_not_asked_for() {
+fn objects_in_the_new_list_are_not_read_again() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &[]);
     world.offered();
@@ -395,7 +395,7 @@ fn a_reset_forgets_the_history_but_not_who_joined() {
 }
 
 #[test]
-fn an_object_without_uid_is_counted_and_harms_nothing() {
+fn object_without_uid_is_counted_and_ignored() {
     let mut world = World::synced(&["a"]);
     let raw = RawObject::new(json!({
         "metadata": {"name": "p", "namespace": "d", "resourceVersion": "99"}, "spec": {"nodeName": "a"}

@@ -144,7 +144,7 @@ fn a_reference_needs_no_object_and_ends_with_the_last_pod() {
 }
 
 #[test]
-fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
+fn pods_are_listed_by_namespace_and_forgotten_completely() {
     let cache = LocationCache::default();
     let other = ObjectKey::new(resources::pods(), "other", "pod-2");
     cache.set_pod(&node(0), &uid(1), &pod_key(1), &[object(0)]);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_read_in_two_ways_is_refused() {
+    fn ambiguous_header_is_refused() {
         let typed = |content_type: &str| {
             let content_type = content_type.to_owned();
             check(&ApiRequest { content_type, ..request("PATCH", "/api/v1/nodes/n") }, true)

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_while_it_waits_leaves_its_place() {
+    fn abandoned_waiting_request_releases_its_slot() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
         let gates = Gates::new(&[(RequestKind::WriteLease, bound)].into());
         let [a, b] = ["a", "b"].map(node);
@@ -281,7 +281,7 @@ mod tests {
 
     /// A request that has waited for its node needs a permit again to continue, as others do.
     #[test]
-    fn what_goes_on_has_its_place_again() {
+    fn resumed_request_gets_its_slot_again() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 0 };
         let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
         let [a, b] = ["a", "b"].map(node);

@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_names_the_version_unless_it_does_so_itself() {
+    fn patch_gets_the_version_unless_it_names_one() {
         let on = |patch: &Value| object_on_version(patch.to_string().as_bytes(), CloudRevision(7));
         for (patch, expected) in [
             (json!({"status": {"a": 1}}), json!({"status": {"a": 1}, "metadata": {"resourceVersion": "7"}})),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_of_nodes_and_pods_is_looked_at() {
+    fn only_status_writes_of_nodes_and_pods_are_ordered() {
         let names = |path: &str| written_by_call(path).map(|key| key.to_string());
         assert_eq!(names("/api/v1/nodes/n/status").as_deref(), Some("v1/nodes/n"));
         assert_eq!(names("/api/v1/namespaces/d/pods/p/status?x=y").as_deref(), Some("v1/pods/d/p"));

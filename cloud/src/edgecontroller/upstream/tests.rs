@@ -343,7 +343,7 @@ async fn refusals_are_answers() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_is_answered_without_a_call() {
+async fn malformed_messages_are_answered_without_a_call() {
     use {Operation as Op, ResourceType as Type};
     let wire = |text: &str| ResourcePath::parse_wire(text).expect(text);
     for (operation, at, content, says) in [
@@ -421,7 +421,7 @@ async fn leases_are_renewed_with_one_patch() {
 }
 
 #[tokio::test]
-async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
+async fn client_tokens_are_never_combined_with_our_own_rights() {
     let (client, log) = scripted(GOOD);
     let call = ApiRequest::new("GET", "/api/v1/pods");
     let request = Asked { token: Some("t"), body: RequestBody::Api(call) };

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_updates_of_whole_objects_are_looked_at() {
+    fn only_whole_object_updates_are_amended() {
         let call = |method: Method, path: &str, content_type: &str| ApiCall {
             method,
             content_type: content_type.to_owned(),

@@ -54,7 +54,7 @@ fn nothing_below_a_template_is_pruned() {
 }
 
 #[test]
-fn what_older_controllers_have_stored_is_read() {
+fn grids_stored_by_older_controllers_are_read() {
     let stored = json!({
         "apiVersion": "superedge.io/v1", "kind": "DeploymentGrid",
         "metadata": {"name": "g", "namespace": "default", "labels": {"superedge.io/grid-selector": "g"}},

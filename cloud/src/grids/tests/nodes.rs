@@ -5,7 +5,7 @@ use super::*;
 /// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is being removed
 /// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
-async fn a_node_in_trouble_is_in_its_unit_as_before() {
+async fn unready_node_stays_in_its_unit() {
     let world = World::with_controller().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();

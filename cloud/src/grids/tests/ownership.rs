@@ -12,7 +12,7 @@ use crate::grids::children::Children;
 /// Row A8 of docs/reference/superedge.md#ownership-rows: an object that replaced an orphan or a child since it was seen
 /// is not adopted, and a deleted one does not come back as another object.
 #[tokio::test]
-async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
+async fn replaced_child_is_not_taken_over() {
     let world = World::start().await;
     let deployments = world.of::<Deployment>("default");
     let children = Children::new(world.client.clone(), ChildKind::Deployment, Cache::new());

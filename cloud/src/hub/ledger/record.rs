@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_with_a_reason() {
+    fn invalid_ledger_record_is_refused_with_a_reason() {
         let compressed = |text: &str| zstd::bulk::compress(text.as_bytes(), 0).expect("compressed");
         for bytes in [b"{}".to_vec(), compressed("{}"), compressed("[]"), Vec::new()] {
             assert!(matches!(decode(&bytes), Err(RecordError::Unreadable(_))));

@@ -96,7 +96,7 @@ const PODS: &str = "/core/v1/pods/shop/null";
 const NODE: &str = "/core/v1/nodes/null/edge";
 
 #[test]
-fn a_watch_is_opened_once_and_answered_when_it_is() {
+fn watch_is_opened_once_and_answered_when_open() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.watch("b", PODS);
@@ -117,7 +117,7 @@ fn a_watch_is_opened_once_and_answered_when_it_is() {
 }
 
 #[test]
-fn what_a_sync_leaves_out_lingers_and_then_closes() {
+fn watches_left_out_of_a_sync_linger_and_close() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.actions();
@@ -140,7 +140,7 @@ fn what_a_sync_leaves_out_lingers_and_then_closes() {
 }
 
 #[test]
-fn watches_of_before_are_opened_without_being_asked_for() {
+fn watches_of_the_previous_connection_are_reopened() {
     let mut world = World::new();
     let watch = |id: &str, key: &str| Watch { id: id.into(), key: key.into(), option: b"{}"[..].into() };
     world.watches.restore(vec![watch("a", PODS), watch("b", NODE), watch("c", "bad")]);
@@ -233,7 +233,7 @@ fn waiting_metaserver_sync_is_bounded_and_counted() {
 
 /// A request for a watch gets its answer even if a sync has left the watch out meanwhile. Then the watch lingers.
 #[test]
-fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
+fn watch_left_out_while_opening_is_answered_and_lingers() {
     let mut world = World::new();
     world.watch("a", PODS);
     assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
@@ -248,7 +248,7 @@ fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
 /// An edge that asks now gets the failure now. Only restored watches, for which the edge does not ask again, are
 /// retried later.
 #[test]
-fn trouble_is_told_to_whoever_asks() {
+fn failures_are_reported_to_every_requester() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.opened(1, Err(&Closed::new(503, "no answer")));
@@ -257,7 +257,7 @@ fn trouble_is_told_to_whoever_asks() {
 }
 
 #[test]
-fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
+fn abandoned_watch_request_gets_no_answer() {
     let mut world = World::new();
     world.watch("a", PODS);
     let waits = world.watches.memory();
@@ -279,7 +279,7 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
 
 /// Only the used part of what an edge writes into its watches is kept, each text counts, and the total is bounded.
 #[test]
-fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
+fn memory_of_watches_is_bounded_and_released() {
     let mut world = World::new();
     let mut large = record("a", PODS);
     large["Nodename"] = "n".repeat(WATCH_LEN_MAX).into();

@@ -401,7 +401,7 @@ fn reviews_of_a_fleet_are_spread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
+async fn subscription_is_closed_with_403_when_its_right_is_revoked() {
     let rights = Arc::new(Rights::default());
     let mut edge = Edge::connect(&hub(&scripted(&rights)));
     let subscription = edge.follow();
@@ -437,7 +437,7 @@ fn session(hub: &Hub) -> Arc<SessionHandle> {
 
 /// A shared watch is closed ten minutes after its last client.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
+async fn unfollowed_watch_is_closed_after_ten_minutes() {
     let hub = hub(&scripted(&Arc::default()));
     let subscriptions = &hub.subscriptions;
     let watch = subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
@@ -464,7 +464,7 @@ async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn housekeeping_closes_what_nobody_follows() {
+async fn housekeeping_closes_unfollowed_watches() {
     let hub = hub(&scripted(&Arc::default()));
     let watch = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let session = session(&hub);

@@ -132,7 +132,7 @@ async fn answers_of_all_forms_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error_that_says_why() {
+async fn broken_answers_are_errors_with_a_reason() {
     let head = |len: usize| {
         format!("HTTP/1.1 200 OK\r\nx-long: {}\r\ncontent-length: 4\r\n\r\nbody", "x".repeat(len))
     };
@@ -178,7 +178,7 @@ fn timer(port: u16) -> Option<(String, Duration)> {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_silent_is_asked_whether_its_peer_is_there() {
+async fn silent_connection_is_probed() {
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -14,7 +14,7 @@ use crate::kube::Kube;
 /// The file is on a disk that does not answer: a reader waits until something is written. The test runs on one thread,
 /// so a call that waited would block everything.
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
+async fn hanging_disk_delays_no_call() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let path = folder.path().join("kubeconfig");
     assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());

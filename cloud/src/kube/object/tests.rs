@@ -197,7 +197,7 @@ proptest! {
     /// An object is the same in whichever way its text is parsed, and equal to what serde_json reads, except for
     /// managedFields.
     #[test]
-    fn an_object_is_the_same_whichever_way_it_is_read(
+    fn object_is_equal_in_both_parse_paths(
         mut metadata in prop::collection::vec((name_text(), json_text()), 0..6),
         mut members in prop::collection::vec((name_text(), json_text()), 0..6),
         index in any::<prop::sample::Index>(),

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nothing_comes_the_stream_has_ended() {
+    async fn silent_stream_counts_as_ended() {
         let begun = Instant::now();
         let mut lines = lines(stream::iter([Bytes::from("x")]).chain(stream::pending()));
         assert!(!lines.next().await.expect("an end"));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_cut_off_has_ended() {
+    fn truncated_stream_counts_as_ended() {
         let cut = io::Error::new(io::ErrorKind::UnexpectedEof, "x");
         assert!(is_end(&io::Error::other(cut)));
         assert!(is_end(&io::Error::other("unexpected EOF during chunk size line")));

@@ -176,7 +176,7 @@ async fn queued_events_are_bounded_in_bytes_and_none_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
+async fn watch_resumes_and_relists_after_expiry() {
     let bookmark = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "20"}});
     let gone = json!({"kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
     let (bookmark, gone) = (event_of("BOOKMARK", &bookmark), event_of("ERROR", &gone));
@@ -240,7 +240,7 @@ async fn watches_of_one_large_object_parse_it_one_at_a_time() {
 
 /// A server that ends each watch immediately is not asked again immediately.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
+async fn watch_that_ends_at_once_backs_off() {
     let api = Api::new(vec![1], &vec![Told::Events(Vec::new()); 1000]);
     let (out, mut events) = mpsc::channel(1024);
     let (errors, mut failures) = mpsc::unbounded_channel();
@@ -260,7 +260,7 @@ async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
 
 /// An API server that breaks off in the middle of a list is not asked for the list again immediately.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
+async fn truncated_list_backs_off() {
     let service = tower::service_fn(|request: Request<Body>| async move {
         let is_first = !request.uri().query().unwrap_or_default().contains("continue");
         let page = json!({"metadata": {"resourceVersion": "7", "continue": "1"}, "items": [object(0, 1)]});

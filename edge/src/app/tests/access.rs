@@ -147,7 +147,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_cluster_is_the_answer_and_trouble_is_not() {
+async fn refusal_of_the_cluster_is_final_and_a_failure_is_not() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let agent = with_the_pod(folder.path(), &cloud).await;
@@ -284,7 +284,7 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
+async fn pod_writes_as_its_account_and_gets_retry_after_offline() {
     let (folder, cloud, _, token) = with_token();
     let (app, leases) = (format!("{MAPS}/app"), LEASES.to_owned());
     let events = "/api/v1/namespaces/default/events".to_owned();
@@ -333,7 +333,7 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn a_right_to_a_part_is_none_to_the_whole() {
+async fn right_to_a_subresource_is_not_a_right_to_the_object() {
     let (folder, cloud, _, token) = with_token();
     let [may_scale, may_read] =
         ["one", "other"].map(|name| format!("/apis/apps/v1/namespaces/default/deployments/{name}"));
@@ -382,7 +382,7 @@ async fn a_right_to_a_part_is_none_to_the_whole() {
 }
 
 #[tokio::test]
-async fn reviews_without_a_cloud_have_a_ground_or_are_not_given() {
+async fn offline_reviews_need_evidence() {
     let (folder, cloud, issuer, token) = with_token();
     let agent = with_the_pod(folder.path(), &cloud).await;
     let access = |user: &str| {

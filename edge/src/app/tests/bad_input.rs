@@ -241,7 +241,7 @@ async fn bodies_that_do_not_end_are_bounded() {
 }
 
 #[tokio::test]
-async fn connections_that_are_not_made_here_are_not_to_be_asked_for_again() {
+async fn unsupported_connections_are_refused_permanently() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_services(folder.path(), &cloud).await;
     for path in ["/api/v1/namespaces/default/services/web/proxy/", "/api/v1/nodes/edge-a/proxy"] {

@@ -50,7 +50,7 @@ async fn impossible_name_gets_404_with_and_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn calls_to_the_cloud_name_what_the_client_has_named() {
+async fn forwarded_calls_keep_the_names_of_the_client() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let role = json!({

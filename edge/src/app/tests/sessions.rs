@@ -59,7 +59,7 @@ async fn conflicting_status_is_reported_again_and_a_refused_one_is_kept() {
 }
 
 #[tokio::test]
-async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
+async fn status_of_a_replaced_pod_is_not_reported_again() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
     cloud.script(STATUS, |_, _| (409, json!({"kind": "Status", "code": 409, "reason": "Conflict"})));

@@ -106,7 +106,7 @@ async fn unanswered_name_makes_no_other_answer_stale() {
 
 /// The first server does not answer a name; the second one does.
 #[tokio::test(start_paused = true)]
-async fn an_old_answer_keeps_nobody_from_the_second_server() {
+async fn stale_answer_does_not_prevent_the_second_server() {
     let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
     assert_eq!(ask(&forwarder, 1, "zone.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     fake.0.deaf.lock().insert("zone.example.".to_owned());

@@ -69,7 +69,7 @@ async fn disk_error_at_opening_never_discards_the_store() {
 }
 
 #[test]
-fn what_may_pass_is_tried_again_and_nothing_else() {
+fn only_temporary_errors_are_retried() {
     let storage = || OpenError::Storage("busy".to_owned());
     let io = |kind: io::ErrorKind| OpenError::Io { path: "x".into(), source: kind.into() };
     let tried = |error: &dyn Fn() -> OpenError, heals_after: usize| {
@@ -192,7 +192,7 @@ async fn store_with_all_objects_saved_continues_to_serve_them() {
 }
 
 #[tokio::test]
-async fn whatever_is_left_of_a_damaged_file_is_saved() {
+async fn readable_rows_of_a_damaged_file_are_salvaged() {
     let (mut replaced, mut saved) = (0, 0);
     for seed in 0..40 {
         let disk = FaultyDisk::new(seed);

@@ -193,7 +193,7 @@ async fn events_are_bounded_oldest_first() {
 }
 
 #[tokio::test]
-async fn who_sends_reports_is_woken_by_reports_alone() {
+async fn report_sender_is_woken_only_by_reports() {
     let store = synced(&FaultyDisk::new(1)).await;
     let pod = key("pods", "web");
     let mut changed = store.reports_changed();

@@ -14,7 +14,7 @@ fn read(store: &Store, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
 }
 
 #[tokio::test]
-async fn the_newest_answer_is_kept_and_what_is_asked_for_longest_ago_goes() {
+async fn newest_answer_is_kept_and_the_least_recently_requested_evicted() {
     let disk = FaultyDisk::new(30);
     let store = synced(&disk).await;
     let number = |number: u64| key("configmaps", &format!("m{number}"));
@@ -53,7 +53,7 @@ async fn large_answers_make_room_for_each_other() {
 }
 
 #[tokio::test]
-async fn what_the_cloud_pushes_is_not_touched_by_answers() {
+async fn answers_do_not_change_pushed_objects() {
     let store = synced(&FaultyDisk::new(32)).await;
     let map = key("configmaps", "app");
     apply(&store, &[upsert(&map, "u1", 10, &[])]).await;

@@ -52,7 +52,7 @@ async fn each_subscription_has_its_own_history() {
 }
 
 #[tokio::test]
-async fn a_list_of_the_past_is_that_of_its_subscription() {
+async fn past_list_belongs_to_its_subscription() {
     let (store, subscription) = with_subscription(&FaultyDisk::new(32)).await;
     let (one, two) = (key("configmaps", "one"), key("configmaps", "two"));
     let maps = Resource::new("", "v1", "configmaps");
@@ -70,7 +70,7 @@ async fn a_list_of_the_past_is_that_of_its_subscription() {
 }
 
 #[tokio::test]
-async fn numbers_stay_and_what_is_forgotten_ends_its_watches() {
+async fn subscription_numbers_are_stable_and_forgetting_ends_watches() {
     let disk = FaultyDisk::new(33);
     let (store, subscription) = with_subscription(&disk).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -113,7 +113,7 @@ async fn the_first_list_of_a_subscription_is_in_no_history() {
 }
 
 #[tokio::test]
-async fn what_was_taken_away_and_came_again_has_a_new_history() {
+async fn removed_and_restored_subscription_has_a_new_history() {
     let disk = FaultyDisk::new(38);
     let (store, subscription) = with_subscription(&disk).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -133,7 +133,7 @@ async fn what_was_taken_away_and_came_again_has_a_new_history() {
 }
 
 #[tokio::test]
-async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
+async fn revision_of_a_lost_store_is_not_awaited() {
     let maps = Resource::new("", "v1", "configmaps");
     let (store, _) = with_subscription(&FaultyDisk::new(40)).await;
     for revision in 10..20 {
@@ -152,7 +152,7 @@ async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
 
 /// A client that watches from the revision of the event that it has just received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_was_told_is_never_one_of_another_history() {
+async fn published_change_never_belongs_to_another_history() {
     const CHANGES: u64 = 100;
     let (store, _) = with_subscription(&FaultyDisk::new(42)).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -191,7 +191,7 @@ async fn watches_can_end_and_leave_the_copy() {
 }
 
 #[tokio::test]
-async fn the_pushed_version_of_an_object_is_the_better_one() {
+async fn pushed_version_takes_precedence() {
     let (store, _) = with_subscription(&FaultyDisk::new(35)).await;
     let nodes = store.open_subscription(Selection::all(Resource::new("", "v1", "nodes"))).await.unwrap();
     store.caught_up(nodes, epoch(1), CloudRevision(1)).await.unwrap();
@@ -263,7 +263,7 @@ async fn learn(store: &Store, key: &ObjectKey, reply: &Value) {
 }
 
 #[tokio::test]
-async fn a_late_reply_does_not_bring_back_what_has_gone() {
+async fn late_reply_does_not_restore_a_deleted_object() {
     let (store, subscription) = with_subscription(&FaultyDisk::new(38)).await;
     let (map, copy) = (key("configmaps", "app"), store.subscribed(subscription));
     apply(&store, &[in_subscription(subscription, upsert(&map, "u1", 10, &[]))]).await;

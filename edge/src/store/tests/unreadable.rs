@@ -38,7 +38,7 @@ async fn pod_is_shown_when_all_missing_references_are_unreadable() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
+async fn unreadable_object_is_resolved_or_removed_with_its_need() {
     let disk = FaultyDisk::new(61);
     let store = synced(&disk).await;
     let secret = key("secrets", "locked");

@@ -105,7 +105,7 @@ fn text_of(refusal: &ApiError) -> (u16, &str, &str) {
 }
 
 #[tokio::test]
-async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
+async fn bound_policy_refuses_only_what_it_matches() {
     let world = World::new();
     world.put(core("namespaces"), json!({"metadata": {"name": "shop", "labels": {"env": "prod"}}})).await;
     let spec = json!({
@@ -299,7 +299,7 @@ async fn reinvoked_policies_keep_no_copies_of_objects() {
 }
 
 #[tokio::test]
-async fn expressions_ask_for_rights() {
+async fn expressions_can_query_the_authorizer() {
     let check = "authorizer.group('').resource('pods').namespace('shop').check('get')";
     let account = "authorizer.serviceAccount('shop', 'till').group('').resource('pods').check('get')";
     for (expression, holds) in [

@@ -37,7 +37,7 @@ fn actions() {
 }
 
 #[test]
-fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
+fn repeated_event_during_a_collection_is_handled_after_it() {
     let item = |uid: &str| Item {
         uid: uid.into(),
         key: ObjectKey::new(core("pods"), "shop", uid),
@@ -103,7 +103,7 @@ async fn uncollectable_object_does_not_delay_others() {
 }
 
 #[test]
-fn the_last_finalizer_lets_an_object_go() {
+fn object_is_deleted_with_its_last_finalizer() {
     let object = |metadata: Value| Object {
         key: ObjectKey::new(core("configmaps"), "shop", "m"),
         uid: Uid::parse("u").unwrap(),

@@ -131,7 +131,7 @@ impl World {
 }
 
 #[test]
-fn power_cuts_lose_nothing_that_was_journaled_and_revive_nothing_that_was_refused() {
+fn power_cuts_lose_nothing_journaled_and_restore_nothing_refused() {
     let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
     for seed in 0..disks {
         let mut world = World::new(seed);

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_others_are_served_beside_the_built_in_ones() {
+    fn discovered_kinds_are_served_beside_built_in_ones() {
         let (builtin, none) = (Kinds::builtin(), DeclaredColumns::default());
         let kinds = builtin.with_discovered(&discovery(&["get", "list"]), &none, Arc::new(One));
         let thing = kinds.get(&Resource::new("a.example", "v1beta1", "things")).unwrap();

@@ -41,7 +41,7 @@ fn writer_is_charged_for_growth_it_caused_until_it_is_gone() {
 }
 
 #[test]
-fn what_did_not_come_about_is_as_before() {
+fn failed_write_leaves_the_account_unchanged() {
     let mut account = Account::default();
     let (a, b) = (writer(0), writer(1));
     account.change(&key("x"), 0, 100, Some(&a));

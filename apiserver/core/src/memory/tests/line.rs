@@ -127,7 +127,7 @@ async fn large_writes_of_one_sender_queue_without_delaying_others() {
 
 /// A request may be cancelled; its queued writes still count for its sender.
 #[tokio::test]
-async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sender() {
+async fn queued_writes_of_abandoned_requests_count_for_their_sender() {
     let held = held(Vec::new());
     let eve = held.payer("eve");
     for number in 0..40 {

@@ -30,7 +30,7 @@ fn every_reference_has_its_definition() {
 }
 
 #[test]
-fn a_changed_definition_costs_its_own_part() {
+fn changed_definition_rebuilds_only_its_part() {
     let before = with_thing();
     let first = Document::of(&before);
     let other =

@@ -208,7 +208,7 @@ fn deletion_of_a_pod_is_delivered_despite_a_full_node_share() {
 
 /// A pod missing from a list is read, in whichever length it is kept.
 #[test]
-fn a_pod_that_is_kept_by_its_end_is_gone_when_it_is_deleted() {
+fn pod_kept_only_for_its_deletion_is_gone_when_deleted() {
     let mut world = World::synced(&["a"]);
     let all: Vec<_> = (0..200).map(|number| format!("p{number}")).collect();
     for name in &all {
@@ -322,7 +322,7 @@ fn list_of_large_pods_stays_within_the_node_share() {
 
 /// A node may create as many mirror pods as it likes.
 #[test]
-fn a_list_has_no_more_mirror_pods_than_are_known() {
+fn listed_mirror_pods_are_bounded() {
     let mut world = World::synced(&["a"]);
     let pods: Vec<_> = (0..1000).map(|number| world.mirror(&format!("m{number}"), "a", 0)).collect();
     assert_eq!(listed(pods).into_pods().len(), NODE_MIRROR_PODS_MAX);
@@ -330,7 +330,7 @@ fn a_list_has_no_more_mirror_pods_than_are_known() {
 
 /// A body that the list left out is read once there is room for it.
 #[test]
-fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
+fn pods_left_out_of_a_list_are_read_later() {
     let mut world = World::synced(&["a"]);
     let pods: Vec<_> =
         [("m0", 940), ("m1", 940), ("m2", 940)].map(|(name, kib)| world.mirror(name, "a", kib)).into();

@@ -165,7 +165,7 @@ fn record(verb: &str, key: &str, body: &Value) -> Message {
 
 /// The edge has its own request, and the answer waits here until it is read.
 #[tokio::test]
-async fn an_answer_repeats_no_long_body_of_a_record() {
+async fn answer_does_not_repeat_a_long_record_body() {
     let (client, _) = scripted(GOOD);
     let mut request = record("get", "/version", &"A".repeat(1024 * 1024).into());
     let asked = application::take_record(&mut request);

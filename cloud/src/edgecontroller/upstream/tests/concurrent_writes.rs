@@ -78,7 +78,7 @@ async fn report_is_retried_when_others_changed_only_other_fields() {
 /// What the watches have shown of a pod may be older than what the scheduler has written: the first report of the pod
 /// must still succeed. Its name may be that of a pod that was reported before.
 #[tokio::test]
-async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
+async fn first_pod_report_tolerates_writes_of_others() {
     let (scheduled, started) = (json!({"conditions": []}), json!({"startTime": "2026-11-20T09:00:00Z"}));
     for (known, there, expected) in [
         (None, &scheduled, 200),
@@ -246,7 +246,7 @@ async fn field_ownership_conflict_is_reported_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_writes_all_the_time_keeps_no_report_busy_for_ever() {
+async fn constant_writers_do_not_retry_a_report_forever() {
     assert_eq!(reported(1_000, |_| {}).await, (409, json!({"beat": 2})));
 }
 

@@ -133,7 +133,7 @@ fn when_all_slots_are_taken_the_largest_namespace_gives_way() {
 }
 
 #[test]
-fn what_had_to_give_way_is_older_than_what_a_list_brings() {
+fn withheld_objects_count_as_older_than_listed_ones() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "greedy", 20, 512 * KIB).expect("its own objects give way");

@@ -57,7 +57,7 @@ async fn silent_hub() -> Arc<Hub> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edge_that_has_seen_more_is_welcomed_when_the_cloud_has_come_as_far() {
+async fn edge_ahead_of_the_cloud_is_welcomed_once_the_cloud_caught_up() {
     let hub = silent_hub().await;
     let mut link = greet(&hub, attested(&hub, 900));
     assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
@@ -91,7 +91,7 @@ async fn edge_that_saw_reverted_history_is_never_welcomed_with_the_old_epoch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_edge_is_sent_away_when_nobody_knows_whether_the_cloud_has_come_as_far() {
+async fn edge_is_refused_when_its_attestation_cannot_be_checked() {
     let hub = silent_hub().await;
     let mut link = greet(&hub, attested(&hub, 900));
     let said = heard(&mut link, SOON).await;

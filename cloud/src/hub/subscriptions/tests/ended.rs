@@ -49,7 +49,7 @@ async fn watch_stopped_before_its_first_follower_notifies_it() {
 }
 
 #[test]
-fn a_first_list_that_is_refused_ends_the_watch_and_one_that_meets_trouble_does_not() {
+fn refused_first_list_ends_the_watch_and_a_failed_one_does_not() {
     let ends = |code| refused(&WatchError { code: Some(code), text: "said".to_owned() });
     for code in [400, 403, 404, 405, 422] {
         assert_eq!(ends(code), Some(Closed::new(code, "said")));

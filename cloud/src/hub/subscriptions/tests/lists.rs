@@ -144,7 +144,7 @@ async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
 
 /// An object that the watch's own list does not have may have been created after it.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
+async fn confirming_list_is_repeated_when_the_watch_relists() {
     let world = World::new(&[]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
     *world.api.items.lock() = vec![object("b", "b1", 28)];
@@ -192,7 +192,7 @@ async fn first_lists_of_one_node_queue_without_delaying_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
+async fn failed_list_is_retried_until_the_watch_ends() {
     let world = World::new(&[]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
     world.api.code.store(500, Ordering::SeqCst);
