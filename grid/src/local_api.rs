@@ -231,7 +231,7 @@ mod tests {
 
     /// Rows P24 to P27 of docs/reference/superedge.md#pruning-rows.
     #[test]
-    fn the_slice_leads_to_the_local_api() {
+    fn slice_points_to_the_local_api() {
         let slice = |object: &Value, configured| led(Carrier::EndpointSlice, object, configured);
         let object = slice_of("default", "IPv4", &Value::Null);
         let mut expected = object.clone();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_two_families_leads_nowhere_else_in_either() {
+    fn dual_stack_service_points_only_to_the_local_api() {
         for family in ["IPv4", "IPv6"] {
             let object = slice_of("default", family, &Value::Null).to_string();
             let carrier = Carrier::EndpointSlice;
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_missing_or_null_are_put_in() {
+    fn missing_or_null_members_are_inserted() {
         for ports in [json!(null), json!([])] {
             let mut object = slice_of("default", "IPv4", &Value::Null);
             object["ports"] = ports;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_lead_there_too() {
+    fn endpoints_point_to_the_local_api() {
         let address = json!({"ip": "10.0.0.1"});
         let object = |name: &str| json!({"metadata": {"name": name, "namespace": "default"}, "subsets": [{"addresses": [address]}, {}]});
         let led_to = led(Carrier::Endpoints, &object("kubernetes"), Some(LOCAL)).unwrap();

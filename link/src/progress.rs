@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_moves_a_little_goes_on_and_who_moves_a_byte_at_a_time_does_not() {
+    fn slow_peer_continues_and_byte_at_a_time_peer_does_not() {
         let (mut progress, begin) = (Progress::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert!(!progress.is_stalled(true, 0, at(0)));

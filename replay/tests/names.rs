@@ -65,7 +65,7 @@ fn count(summary: &Summary, wanted: Rule) -> usize {
 }
 
 #[test]
-fn a_name_that_the_api_server_has_made_up_is_another_one_in_each_run() {
+fn generated_names_differ_between_runs() {
     let (one, other) = (made("g-aaaaa", "g-", "u"), made("g-bbbbb", "g-", "v"));
     let recorded = [answer("d", "q", &one), push("p", "d/configmap/g-aaaaa", &one)];
     let came = vec![answer("l", "live", &other), push("m", "d/configmap/g-bbbbb", &other)];

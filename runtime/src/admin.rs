@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tells_what_is_pending_and_when_it_drains() {
+    async fn reports_pending_components_and_draining() {
         let world = world();
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
         let guard = world.readiness.wait_for("node watch");

@@ -188,7 +188,7 @@ mod tests {
     const KIB: usize = 1024;
 
     #[test]
-    fn a_peer_has_its_share_and_no_more() {
+    fn peer_cannot_exceed_its_share() {
         let budget = Budget::new(1000 * KIB);
         let share = budget.share(100 * KIB);
         let first = share.take(60 * KIB).expect("room");

@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_that_is_silent_for_longest_goes_first() {
+    fn longest_silent_connection_is_evicted_first() {
         let limiter = ConnectionLimiter::new(LIMITS);
         let mut slots: Vec<_> = (0..4).map(|_| limiter.enter(address(1)).expect("a place")).collect();
         assert!(slots[1].spoke());
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_takes_places_from_itself_alone() {
+    fn one_source_evicts_only_its_own_connections() {
         let limiter = ConnectionLimiter::new(LIMITS);
         let flood: Vec<_> = (0..40).filter_map(|_| limiter.enter(address(1)).ok()).collect();
         assert_eq!((flood.len(), limiter.waiting()), (40, 4), "all but the newest were evicted");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_spoken_is_not_sent_away_for_somebody_else() {
+    fn connection_that_has_spoken_is_not_evicted_for_another_source() {
         let limiter = ConnectionLimiter::new(LIMITS);
         let busy: Vec<_> = (0..4).map(|_| limiter.enter(address(1)).expect("a place")).collect();
         assert!(busy.iter().all(Waiting::spoke));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn handshakes_of_one_source_leave_places_for_others() {
+    async fn handshakes_of_one_source_leave_slots_for_others() {
         let limiter = ConnectionLimiter::new(LIMITS);
         let enter = |last| limiter.enter(address(last)).expect("a place");
         let working: Vec<_> =

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_case_is_the_first_one_when_its_seed_is_given() {
+    fn given_seed_runs_its_case_first() {
         let run = numbers(from(u64::MAX - 1, 4));
         assert_eq!(run, [u64::MAX - 1, u64::MAX, 0, 1]);
         for failed in run {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_depends_on_its_seed_alone() {
+    fn case_depends_only_on_its_seed() {
         let drawn = |number: u64| -> [u64; 4] { Seed::fixed(number).rng().random() };
         assert_eq!(drawn(7), drawn(7));
         assert_ne!(drawn(7), drawn(8));

@@ -252,8 +252,8 @@ async fn doctor_names_what_was_broken_on_the_embedded_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_is_named_on_kube_apiserver() {
-    cluster_or_skip!("what_was_broken_is_named_on_kube_apiserver");
+async fn doctor_names_what_was_broken_on_kube_apiserver() {
+    cluster_or_skip!("doctor_names_what_was_broken_on_kube_apiserver");
     let shared = json!({"sharedToken": true});
     let mut world = World::start_with(Api::Real, Transport::Quic, shared).await.unwrap();
     breaks_and_names(&mut world).await;
@@ -273,7 +273,7 @@ fn device(path: &Path) -> DoctorOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_on_a_device_is_named() {
+async fn doctor_names_what_was_broken_on_a_device() {
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     world.start_edge("node-a").await.unwrap();
     world.converges("node-a").await;
@@ -327,7 +327,7 @@ async fn what_was_broken_on_a_device_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_exit_code_tells_whether_a_check_has_failed() {
+async fn exit_code_shows_whether_a_check_failed() {
     let world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let ports = world.hub_ports().map(|port| port.to_string());
     let doctor = |namespace: &str| {

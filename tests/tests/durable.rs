@@ -137,7 +137,7 @@ async fn a_kill_at_any_time_loses_no_answered_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_stays_as_large_as_what_it_holds() {
+async fn file_size_follows_its_content() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let client = world.client().await.unwrap();
     let journal = world.cloud_dir().join("objects.redb");

@@ -122,7 +122,7 @@ const CIRCLES: [(&str, usize); 7] = [
 ];
 
 #[test]
-fn no_modules_use_each_other_in_a_circle() {
+fn modules_have_no_cycles() {
     let (mut found, mut described) = (Vec::new(), String::new());
     for name in CRATES.into_iter().filter(|name| !matches!(*name, "tests" | "testkit" | "xtask")) {
         let mut modules = Modules::default();
@@ -160,7 +160,7 @@ fn declared_types(lines: &[&str]) -> Vec<String> {
 const OBJECT_PARTS: [&str; 4] = ["Metadata", "Object", "Spec", "Status"];
 
 #[test]
-fn no_type_name_stands_for_more_than_three_things() {
+fn type_names_are_declared_at_most_three_times() {
     let mut declarations: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in CRATES.into_iter().flat_map(product_files) {
         let text = fs::read_to_string(&file).unwrap();
@@ -229,7 +229,7 @@ fn docs_above(lines: &[&str]) -> String {
 
 /// Some have good reasons for many fields, for others a group of fields is a concept without a name.
 #[test]
-fn large_structs_say_why() {
+fn large_structs_state_their_reason() {
     let reasons = ["many fields because", "one field for each"];
     let mut complaints = Vec::new();
     for file in CRATES.into_iter().filter(|name| *name != "tests").flat_map(product_files) {
@@ -392,7 +392,7 @@ fn files_and_functions_stay_small() {
 }
 
 #[test]
-fn no_module_is_called_mod_rs_and_nothing_is_left_to_do() {
+fn there_are_no_mod_rs_files_and_no_todos() {
     let own = root().join("tests/tests/tidy.rs");
     for file in CRATES.iter().flat_map(|name| files(name, ".rs")).filter(|file| *file != own) {
         assert!(!file.ends_with("mod.rs"), "{}: name the file after its module", relative(&file));
@@ -404,7 +404,7 @@ fn no_module_is_called_mod_rs_and_nothing_is_left_to_do() {
 }
 
 #[test]
-fn danger_stays_in_tests() {
+fn disabled_tls_verification_stays_in_tests() {
     let own = root().join("tests/tests/tidy.rs");
     for file in CRATES.iter().flat_map(|name| product_files(name)).filter(|file| *file != own) {
         let text = fs::read_to_string(&file).unwrap();

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_builds_or_lists_tests_may_run_none() {
+    fn building_or_listing_tests_may_run_none() {
         for runs in ["", "session", "-p tombolo-proto -- session", "--lib -- --exact a"] {
             assert!(options(runs).runs_tests(), "{runs}");
         }

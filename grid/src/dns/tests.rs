@@ -46,7 +46,7 @@ fn http() -> Value {
 }
 
 #[test]
-fn what_was_never_heard_of_is_unknown_and_not_missing() {
+fn unsynced_name_is_unknown_not_missing() {
     let mut zone = Zone::default();
     zone.set_namespace("shop", true);
     zone.open(Part::Namespaces);
@@ -59,7 +59,7 @@ fn what_was_never_heard_of_is_unknown_and_not_missing() {
 }
 
 #[test]
-fn names_above_services_exist_and_hold_nothing() {
+fn names_above_services_exist_without_records() {
     let zone = known();
     for name in ["", "svc", "pod", "shop.svc", "shop.pod"] {
         assert_eq!(zone.find(name), Finding::Empty, "{name}");
@@ -72,7 +72,7 @@ fn names_above_services_exist_and_hold_nothing() {
 }
 
 #[test]
-fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
+fn service_resolves_to_its_addresses_and_labelled_endpoints() {
     let mut zone = known();
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}, {"name": "dns", "protocol": "UDP", "port": 53}]);
     zone.set_service(
@@ -102,7 +102,7 @@ fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
 }
 
 #[test]
-fn a_headless_service_leads_to_ready_endpoints() {
+fn headless_service_resolves_to_ready_endpoints() {
     let mut zone = known();
     zone.set_service(&name("db"), Some(service(&json!({"clusterIP": "None"}))));
     assert_eq!(zone.find("db.shop.svc"), Finding::NoName, "as in CoreDNS, without endpoints");
@@ -174,7 +174,7 @@ fn uniform_names_come_first_and_are_unknown_until_they_are_known() {
 }
 
 #[test]
-fn addresses_lead_back_to_services_before_endpoints() {
+fn reverse_lookup_prefers_services_over_endpoints() {
     let mut zone = known();
     let address = "10.0.0.1".parse().unwrap();
     let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "one"}]);
@@ -271,7 +271,7 @@ proptest! {
 
     /// In whatever order changes arrive, the zone ends up like one that received only the result.
     #[test]
-    fn the_order_of_changes_leaves_no_trace(
+    fn result_is_independent_of_the_order_of_changes(
         changes in prop::collection::vec((0u8..3, 0u8..3, 0u8..3, any::<bool>()), 0..40),
     ) {
         let mut zone = known();

@@ -142,7 +142,7 @@ fn g8_g12_the_key_of_a_service_follows_the_grid() {
 }
 
 #[test]
-fn g9_g10_g19_what_is_dropped_from_a_template_is_a_change() {
+fn g9_g10_g19_fields_dropped_from_a_template_are_a_change() {
     let two = services(json!({"selector": {"a": "b", "c": "d"}, "ports": [{"port": 80}, {"port": 81}]}));
     let child = only(&two, "");
     for less in [
@@ -173,7 +173,7 @@ fn g11_a_node_port_of_zero_is_the_servers_to_choose() {
 }
 
 #[test]
-fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
+fn g13_to_g18_changes_of_others_are_reverted_and_additions_kept() {
     let mut grid = deployments("k");
     grid.spec.template["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
     let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest(&grid);
@@ -202,7 +202,7 @@ fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
 }
 
 #[test]
-fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
+fn g20_g21_g23_units_choose_their_template_and_a_bad_unit_fails_alone() {
     let mut spec = workload("k");
     let mut other = spec.template.clone();
     other["replicas"] = 9.into();
@@ -219,7 +219,7 @@ fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
 }
 
 #[test]
-fn g24_g25_a3_a_name_that_another_controller_has_is_a_conflict() {
+fn g24_g25_a3_name_of_another_controller_is_a_conflict() {
     let old = {
         let mut grid = deployments("k");
         grid.uid = "old".to_owned();
@@ -246,7 +246,7 @@ fn g26_g27_names_and_keys() {
 }
 
 #[test]
-fn a1_a2_orphans_are_taken_when_their_name_is_wanted() {
+fn a1_a2_orphans_with_a_wanted_name_are_adopted() {
     let orphan = |name: &str| json!({"metadata": {"name": name, "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
     let made = run(&deployments("k"), &["a"], &[orphan("g-a"), orphan("g-x"), orphan("other")]);
     assert_eq!(made.wanted[0].found, Found::Orphan);
@@ -271,7 +271,7 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
 }
 
 #[test]
-fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
+fn a8_apply_targets_the_object_that_was_seen() {
     let grid = deployments("k");
     let uid = |plan: &Plan| plan.wanted[0].manifest(&grid)["metadata"]["uid"].clone();
     let orphan = json!({"metadata": {"name": "g-a", "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
@@ -284,7 +284,7 @@ fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
 }
 
 #[test]
-fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
+fn a10_leftover_children_are_adopted_unchanged() {
     let mut left = only(&deployments("k"), "a");
     left["metadata"].as_object_mut().unwrap().remove("ownerReferences");
     let mut next = deployments("k");
@@ -299,7 +299,7 @@ fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
 }
 
 #[test]
-fn a4_a5_released_children_go_and_a_grid_that_goes_does_nothing() {
+fn a4_a5_released_children_are_removed_and_a_deleted_grid_does_nothing() {
     let mut child = only(&deployments("k"), "a");
     child["metadata"]["labels"].as_object_mut().unwrap().remove(GRID_SELECTOR);
     let made = run(&deployments("k"), &["a"], std::slice::from_ref(&child));
@@ -328,7 +328,7 @@ fn deployment(wanted: i64, ready: i64) -> Value {
 }
 
 #[test]
-fn g29_g32_the_status_has_every_unit_that_there_is() {
+fn g29_g32_status_lists_every_existing_unit() {
     let grid = deployments("k");
     let mut outcome = Outcome::default();
     outcome.children.insert("a".to_owned(), deployment(2, 2));
@@ -360,7 +360,7 @@ fn g29_g32_the_status_has_every_unit_that_there_is() {
 }
 
 #[test]
-fn a_refused_grid_keeps_its_states_and_a_service_has_conditions_alone() {
+fn refused_grid_keeps_its_states_and_a_service_has_only_conditions() {
     let before = json!({"states": {"a": {"replicas": 1}}, "units": 1, "ready": "1/1"});
     let refused = UnitError {
         reason: "Empty".to_owned(),

@@ -98,7 +98,7 @@ fn pods_of_the_unit_have_uniform_names() {
 
 /// Rows H12 to H15 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
-fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
+fn uniform_names_need_a_service_and_a_unit() {
     let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]);
     let seen = |nodes: &Nodes, service: Option<&Metadata>| {
         let unit = nodes.get("n1").and_then(|node| node.unit("k")).unwrap_or_default();
@@ -148,7 +148,7 @@ fn pods_of_a_set_not_owned_by_the_grid_have_no_uniform_names() {
 /// Terminating pods, and pods that have the uniform name themselves
 /// (docs/reference/superedge.md#which-pods-have-names).
 #[test]
-fn a_successor_and_a_real_pod_win() {
+fn successor_and_real_pod_take_precedence() {
     let (grid, nodes, service) = (grid("demo", "a"), nodes(&[("n1", "a")]), service(Some("k")));
     let seen = |endpoints: &[&str]| named(&grid, &nodes, Some(&service), &pods(endpoints)).unwrap();
     assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!"]), ["demo-0=10.0.0.1"]);
@@ -176,7 +176,7 @@ fn a_unit_with_its_own_template_may_have_its_own_service() {
 }
 
 #[test]
-fn endpoints_that_are_no_pods_have_no_names() {
+fn endpoints_without_pods_have_no_uniform_names() {
     let slice = json!({"endpoints": [
         {"addresses": ["10.0.0.1"], "nodeName": "n1", "targetRef": {"kind": "Node", "name": "demo-a-0"}},
         {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "demo-a-0"}},

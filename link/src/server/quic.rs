@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_ids_of_a_fleet_never_meet() {
+    fn connection_ids_of_a_fleet_never_collide() {
         let mut generator = connection_ids();
         let ids: HashSet<_> = (0..100_000).map(|_| generator.generate_cid()).collect();
         assert_eq!(ids.len(), 100_000);

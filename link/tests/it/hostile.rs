@@ -74,7 +74,7 @@ async fn a_websocket_frame_that_declares_4_gib_is_refused_before_its_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_broke_the_rules_is_still_told_so() {
+async fn violating_peer_still_gets_a_goodbye() {
     let mut socket = websocket().await;
     socket.client.send(Message::binary(vec![0xff; 100])).await.unwrap();
     let goodbye = ending(&mut socket.link).await.goodbye().expect("the link ended without a goodbye");
@@ -123,7 +123,7 @@ async fn a_websocket_that_ends_inside_a_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_instead_of_tls_is_counted_and_forgotten() {
+async fn garbage_instead_of_tls_is_counted_and_dropped() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
     let mut stream = tokio::net::TcpStream::connect(hub.websocket).await.unwrap();

@@ -123,7 +123,7 @@ fn half_handshakes_take_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_silent_for_too_long_is_closed() {
+async fn connection_silent_for_too_long_is_closed() {
     let ca = Ca::new("ours");
     let limits = Limits { silence_timeout: Duration::from_millis(200), ..Limits::default() };
     let hub = Hub::start_with(&ca.server_tls(), false, limits).await;

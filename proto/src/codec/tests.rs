@@ -54,7 +54,7 @@ fn hello(inventory: Inventory) -> Frame {
 }
 
 #[test]
-fn a_delivery_that_says_no_position_is_no_frame() {
+fn delivery_without_a_position_is_no_frame() {
     // Field 1 of a frame is a delivery, and field 1 of a delivery is its position, here 0 in several encodings.
     for bytes in [&[0x0a, 0][..], &[0x0a, 2, 0x08, 0], &[0x0a, 4, 0x08, 0, 0x10, 7]] {
         decode(Bytes::copy_from_slice(bytes)).expect_err("it cannot be told from one without a position");
@@ -63,7 +63,7 @@ fn a_delivery_that_says_no_position_is_no_frame() {
 
 proptest! {
     #[test]
-    fn every_frame_survives(frame in strategies::frame(), zstd in any::<bool>()) {
+    fn every_frame_round_trips(frame in strategies::frame(), zstd in any::<bool>()) {
         let bytes = encode(&frame, zstd);
         prop_assert_eq!(decode(bytes.clone()).expect("own frame"), frame.clone());
         let package = encode_package(Lane::Bulk, &frame, zstd).expect("below the limit");
@@ -227,7 +227,7 @@ fn every_list_of_the_schema_is_guarded() {
 }
 
 #[test]
-fn payloads_that_are_not_one_known_frame_are_told_apart() {
+fn payloads_other_than_one_known_frame_are_distinguished() {
     let ping = encode(&Frame::Ping { id: 300 }, false);
     let twice = [&ping[..], &ping[..]].concat();
     assert!(matches!(decode(Bytes::new()), Err(CodecError::Empty)));
@@ -257,7 +257,7 @@ fn an_attestation_of_any_bytes_is_carried_up_to_its_limit() {
 }
 
 #[test]
-fn a_number_that_no_frame_has_is_a_later_frame() {
+fn unknown_frame_number_is_a_later_frame() {
     assert!(matches!(decode(Bytes::from_static(&[0x9a, 0x01, 0])), Err(CodecError::UnknownKind { tag: 19 })));
 }
 

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn header_is_the_vector_of_the_reference() {
+fn header_matches_the_reference_vector() {
     let header = Header::new(Lane::Control, false, 5).expect("small");
     assert_eq!(header.encode(), [1, 1, 1, 0, 1, 0, 0, 0, 0, 5]);
     assert_eq!(Header::decode(&header.encode()), Ok(header));

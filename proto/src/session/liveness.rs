@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_this_side_makes_one_ping() {
+    fn own_silence_causes_one_ping() {
         let mut side = liveness();
         assert_eq!(side.deadline(), at(30));
         side.handle_timeout(at(29)).expect("not idle");

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_is_on_the_wire_for_ever() {
+    fn version_numbers_are_stable() {
         assert_eq!(ProtocolVersion::V1.number(), 1);
         let (oldest, newest) = ProtocolVersion::range();
         for number in oldest..=newest {

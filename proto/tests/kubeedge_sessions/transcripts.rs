@@ -89,7 +89,7 @@ fn kinds() -> Arc<Kinds> {
 }
 
 #[test]
-fn every_frame_is_written_as_it_was_read() {
+fn every_frame_is_encoded_as_recorded() {
     let mut frames = 0;
     for (_, lines) in transcripts() {
         for line in &lines {
@@ -165,7 +165,7 @@ fn typed(content: &mut Value) {
 
 /// A KubeEdge cloud omits kind and apiVersion in objects of typed informers.
 #[test]
-fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
+fn untyped_objects_are_stored_like_typed_ones() {
     let (mut stripped, mut kinds) = (0, BTreeSet::new());
     for (_, lines) in transcripts() {
         for line in lines.iter().filter(|line| line.down) {
@@ -423,7 +423,7 @@ fn ack(message: &Message) -> String {
 
 /// The KubeEdge edge acknowledged everything that a KubeEdge cloud waits for: the table of classes is correct.
 #[test]
-fn the_class_of_every_message_is_known() {
+fn every_message_is_classified() {
     for (_, lines) in transcripts() {
         let acked: BTreeSet<String> = lines
             .iter()

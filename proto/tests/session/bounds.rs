@@ -67,7 +67,7 @@ fn every_text_of_an_inventory_counts_towards_the_bound() {
 
 /// Claims count until the edge has acknowledged the deletions.
 #[test]
-fn claims_that_were_compared_still_count() {
+fn compared_inventory_entries_still_count() {
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
     let entry = |number| InventoryEntry { key: key(0, number), held: HeldState::Absent };

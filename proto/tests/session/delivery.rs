@@ -170,7 +170,7 @@ fn ten_updates_of_a_slow_node_become_one_delivery_of_the_newest() {
 }
 
 #[test]
-fn an_offer_of_what_is_held_sends_nothing() {
+fn offer_of_a_held_version_sends_nothing() {
     let mut solo = Solo::new(2).greeted();
     assert_eq!(solo.sent(Lane::Delivery).len(), 2);
     solo.ack(Lane::Delivery, 2);
@@ -372,7 +372,7 @@ fn subscriptions_take_turns() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_end_the_session() {
+fn acknowledgement_of_an_unsent_position_ends_the_session() {
     for (lanes, text) in [
         (
             vec![(Lane::Delivery, Seq(2))],

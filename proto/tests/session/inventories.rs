@@ -41,7 +41,7 @@ fn count(world: &World, wanted: impl Fn(&Frame) -> bool) -> usize {
 }
 
 #[test]
-fn nothing_changed_costs_hello_and_welcome_and_nothing_else() {
+fn unchanged_reconnect_costs_only_hello_and_welcome() {
     for objects in [0, 5, HELLO_INVENTORY_MAX, HELLO_INVENTORY_MAX + 1] {
         let mut world = synced(objects);
         assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0), "{objects} objects");
@@ -134,7 +134,7 @@ fn a_revision_without_new_content_is_adopted_in_a_running_session_too() {
 }
 
 #[test]
-fn an_adoption_that_the_edge_cannot_follow_is_answered_by_the_whole_object() {
+fn refused_adoption_is_followed_by_the_whole_object() {
     let mut world = synced(2);
     world.heal();
     world.refuse_next = 1;
@@ -355,7 +355,7 @@ fn inventories_that_break_the_rules_are_refused_with_a_reason() {
 }
 
 #[test]
-fn an_inventory_that_does_not_come_ends_the_session() {
+fn missing_inventory_ends_the_session() {
     let mut solo = collecting();
     solo.wait(Duration::from_secs(9));
     solo.feed(Lane::Bulk, part(vec![absent(7)], false)).expect("progress");
@@ -386,7 +386,7 @@ fn offers_before_the_comparison_are_not_lost() {
 /// A digest belongs to one store: a digest of another store, or of an agent that computes digests differently, requires
 /// the list.
 #[test]
-fn a_digest_counts_for_the_store_that_the_hello_names_and_no_other() {
+fn digest_is_valid_only_for_the_store_of_the_hello() {
     let (mut world, mut asked) = (synced(HELLO_INVENTORY_MAX + 1), Vec::new());
     world.heal();
     let entries = world.store.inventory(SubscriptionId::NODE);

@@ -153,7 +153,7 @@ fn a_peer_that_opens_subscriptions_and_reads_no_answer_is_dropped() {
 }
 
 #[test]
-fn an_unsubscribe_is_told_once_and_its_races_are_borne() {
+fn unsubscribe_is_sent_once_and_races_are_tolerated() {
     let mut solo = Solo::new(0).greeted();
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("fresh");
     solo.feed(Lane::Delivery, Frame::Unsubscribe { subscription: SubscriptionId(1) }).expect("open");

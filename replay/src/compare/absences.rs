@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_every_cluster_makes_may_have_been_missing_in_the_recorded_one() {
+    fn cluster_object_may_be_missing_in_the_recording() {
         const PATH: &str = "shop/configmap/kube-root-ca.crt";
         const NAME: &str = "kube-root-ca.crt";
         let there = answer(PATH, &map("shop", NAME));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_that_could_not_begin_is_an_error() {
+    fn suite_that_could_not_start_is_an_error() {
         let report = br#"[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "LeafNodeText": "",
             "State": "failed", "Failure": {"Message": "no node"}}]}]"#;
         let error = outcomes(report).unwrap_err().to_string();

@@ -34,7 +34,7 @@ fn unknown_flags_are_named_and_help_is_pointed_at() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_named_with_their_place() {
+fn unusable_settings_are_named_with_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     file("unknown-edge.yaml", "nodeName: a\ncloudd: {}\n");

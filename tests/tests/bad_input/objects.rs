@@ -101,7 +101,7 @@ async fn embedded_server_refuses_three_mib_at_every_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_mib_are_refused_at_every_door_of_kube_apiserver() {
-    cluster_or_skip!("three_mib_are_refused_at_every_door_of_kube_apiserver");
+async fn kube_apiserver_refuses_three_mib_at_every_endpoint() {
+    cluster_or_skip!("kube_apiserver_refuses_three_mib_at_every_endpoint");
     three_mib(Api::Real, Transport::Quic).await;
 }

@@ -120,8 +120,8 @@ fn questions(cluster_ip: &str) -> Vec<(String, RecordType, Way)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_servers_say_the_same() {
-    cluster_or_skip!("both_servers_say_the_same");
+async fn both_dns_servers_answer_alike() {
+    cluster_or_skip!("both_dns_servers_answer_alike");
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
     let cluster = Cluster::start(dns, elsewhere.address).await.unwrap();

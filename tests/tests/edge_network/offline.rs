@@ -128,8 +128,8 @@ async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_never_heard_of_the_cluster_denies_nothing() {
-    cluster_or_skip!("an_agent_that_never_heard_of_the_cluster_denies_nothing");
+async fn unsynced_agent_answers_no_nxdomain() {
+    cluster_or_skip!("unsynced_agent_answers_no_nxdomain");
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();

@@ -156,7 +156,7 @@ async fn a_recording_that_begins_in_the_middle_of_a_nodes_life() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_that_do_not_say_what_they_are() {
+async fn untyped_objects() {
     let (summary, as_cloud) = played("typed").await;
     // A Node, a Service, a slice, a Lease, a Deployment and an object of a custom kind, inserted, updated and deleted.
     assert!(count(&summary, Rule::NamesKind) >= 9, "{summary:?}");
@@ -174,7 +174,7 @@ async fn a_node_that_comes_back_after_its_node_was_deleted() {
 
 /// Only rejections and incomplete lists report the actions of other clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_refusals_and_lists_prove_is_so_in_the_run() {
+async fn facts_proved_by_refusals_and_lists_hold_in_the_run() {
     let recorded = recorded("made/refusals.jsonl");
     play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");

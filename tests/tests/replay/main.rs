@@ -66,7 +66,7 @@ async fn applications_of_an_edge_watch_many_kinds_and_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_recorded_replays_and_has_no_secret() {
+async fn recordings_replay_and_contain_no_secret() {
     let origin = transcript("kubeedge-join-run-offline.jsonl");
     let folder = tempfile::tempdir().expect("a folder");
     play_against(&origin, ReplayTarget::start_recording(folder.path()).await.expect("a cloudcore")).await;

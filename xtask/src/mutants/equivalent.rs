@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_survivor_is_known_by_its_name_wherever_it_is() {
+    fn surviving_mutant_is_matched_by_name() {
         let listed = parse(LIST).unwrap();
         let known = "a.rs:3:5: delete ! in f\na.rs:9:12: delete ! in f\nb/c.rs:1:1: replace | with ^ in g\n";
         assert_eq!(unlisted(known, &listed).unwrap(), [""; 0]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_mutant_that_was_found_is_told() {
+    fn listed_mutant_that_was_caught_is_reported() {
         let listed = parse(LIST).unwrap();
         let survived = count("a.rs:3:5: delete ! in f\n").unwrap();
         assert_eq!(

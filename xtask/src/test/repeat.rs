@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_tells_which_tests_fail_only_sometimes() {
+    fn repetition_distinguishes_flaky_tests() {
         let second = report(false, "test a ... FAILED\ntest c ... ok\ntest e ... ok\ntest e ... FAILED\n");
         let said = second.as_repetition(&names(&["a", "c", "d", "e"]));
         let lines: Vec<&str> = said.lines().collect();

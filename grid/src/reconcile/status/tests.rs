@@ -123,7 +123,7 @@ fn unit_is_owned_while_its_child_belongs_to_the_grid() {
 }
 
 #[test]
-fn what_could_not_be_removed_is_in_the_condition_beside_the_units() {
+fn failed_removals_are_named_in_the_condition() {
     let mut outcome = Outcome::default();
     outcome.children.insert("a".to_owned(), set("a", "grid", 3));
     let refused = UnitError {

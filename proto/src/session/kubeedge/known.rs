@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_paths_mean_built_in_kinds_without_a_cloud() {
+    fn path_words_resolve_to_built_in_kinds_offline() {
         for (group, version, plural, kind) in BUILT_IN {
             let resource = Resource::new(group, version, plural);
             assert_eq!(Kinds::default().resource(&resource_type(kind), None), Ok(resource.clone()), "{kind}");

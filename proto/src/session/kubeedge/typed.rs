@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_says_of_itself_is_believed_and_the_rest_added() {
+    fn stated_kind_is_kept_and_missing_fields_are_added() {
         let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
         let whole = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "endpoints": null});
         for said in [

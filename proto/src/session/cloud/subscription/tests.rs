@@ -75,7 +75,7 @@ fn next(subscription: &mut Subscription, now: Moment, view: &View) -> Option<Pla
 }
 
 #[test]
-fn a_key_that_is_refused_a_thousand_times_has_one_timer() {
+fn repeatedly_refused_key_has_one_timer() {
     let view = View(Cell::new(1));
     let mut subscription = opened(&view);
     for _ in 0..1000 {
@@ -108,7 +108,7 @@ fn a_key_is_ready_once_however_often_it_is_offered() {
 }
 
 #[test]
-fn keys_that_nobody_wants_leave_nothing_behind() {
+fn unwanted_keys_leave_nothing_behind() {
     let view = View(Cell::new(1));
     let mut subscription = opened(&view);
     let other = ObjectKey::new(Resource::new("", "v1", "secrets"), "default", "other");

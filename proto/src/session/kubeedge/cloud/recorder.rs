@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgent_write_names_what_will_be_wanted_soon() {
+    fn urgent_write_includes_keys_wanted_soon() {
         let mut recorder = recorder();
         assert!(!recorder.is_urgent(at(0)));
         want(&mut recorder, "a", "1");
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_and_versions_wait_for_company() {
+    fn removals_and_versions_are_batched() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         let number = recorder.poll(at(1)).expect("urgent").number;
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_taken_back_before_it_becomes_untrue() {
+    fn stored_version_is_withdrawn_before_it_becomes_wrong() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         recorder.acked(&key("a"), &uid("1"), CloudRevision(7));
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_repeated_after_a_while() {
+    fn failed_ledger_writes_are_retried() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         let write = recorder.poll(at(0)).expect("urgent");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_add_what_is_new_and_nothing_else() {
+    fn ledger_conflict_merges_only_new_keys() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "2");
         let write = recorder.poll(at(0)).expect("urgent");
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn another_epoch_forgets_the_versions_and_keeps_the_keys() {
+    fn new_epoch_drops_versions_and_keeps_keys() {
         let mut ledger = Ledger::new(Some(epoch(1)), Vec::new());
         let entry =
             LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid("1")), revision: Some(CloudRevision(7)) };
