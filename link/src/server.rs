@@ -1,9 +1,9 @@
 //! The hub's listeners: links from nodes whose certificate TLS has verified.
 //!
 //! Each handshake runs in a task of its own that ends when the link is handed over, so that none of its memory stays
-//! with the connection. Handshakes have a time limit, slots per source and in total ([`ConnectionLimiter`]), and a pace. A TCP
-//! connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven their address
-//! yet, further ones must prove theirs first.
+//! with the connection. Handshakes have a time limit, slots per source and in total ([`ConnectionLimiter`]), and a
+//! pace. A TCP connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven
+//! their address yet, further ones must prove theirs first.
 
 mod kubeedge;
 mod pace;

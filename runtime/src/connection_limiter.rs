@@ -5,8 +5,8 @@
 //! every slot. When a source has no waiting slot left, its connection that has been silent for longest is closed: an
 //! honest peer speaks at once, even behind the same address as one that does not. When no waiting slot is left at all,
 //! the source with the most connections gives one up. The next handshake is that of the source with the fewest, so that
-//! even several hostile sources lock no other source out. Once a peer is authenticated, its connection no longer counts:
-//! a fleet behind one address is bounded only while it connects.
+//! even several hostile sources lock no other source out. Once a peer is authenticated, its connection no longer
+//! counts: a fleet behind one address is bounded only while it connects.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, HashMap};

@@ -55,7 +55,7 @@ impl Publication {
 #[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) changes: Vec<Publication>,
-    /// SubscriptionRows that are gone.
+    /// Subscriptions that are gone.
     pub(super) closed: Vec<SubscriptionId>,
     /// Whether the set of waiting reports changed.
     pub(super) reports: bool,
@@ -83,7 +83,7 @@ pub(super) struct Batch<'t> {
     gone: &'t Mutex<Tombstones>,
     /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: Option<Arc<String>>,
-    /// SubscriptionRows whose changes clients can see.
+    /// Subscriptions whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }

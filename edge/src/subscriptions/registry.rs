@@ -1,5 +1,5 @@
-//! The selections that are followed or should be, and their progress. The registry is state, not a queue: on every change
-//! the session with the cloud compares it with the selections it follows.
+//! The selections that are followed or should be, and their progress. The registry is state, not a queue: on every
+//! change the session with the cloud compares it with the selections it follows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-/// MutantNames of mutants, without their positions, and how often each occurs.
+/// Names of mutants, without their positions, and how often each occurs.
 pub(super) type MutantNames = BTreeMap<String, usize>;
 
 /// Parses the list: lines with names, each followed by an indented line with the reason.
