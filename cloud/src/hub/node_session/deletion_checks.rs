@@ -12,7 +12,8 @@ use super::{Done, NodeSession};
 use crate::edgecontroller::{Input, Proven};
 
 impl NodeSession {
-    /// Asks the API server about keys that the view cannot confirm. Keys that arrive during a question wait for the next one.
+    /// Asks the API server about keys that the view cannot confirm. Keys that arrive during a question wait for the
+    /// next one.
     pub(super) fn ask_about_deletions(&mut self) {
         let asking = &self.asking;
         let unconfirmed =
