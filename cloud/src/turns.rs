@@ -116,7 +116,7 @@ mod tests {
         let mut fourth = Box::pin(turns.take(&"a", 2));
         assert!(third.as_mut().now_or_never().is_none() && fourth.as_mut().now_or_never().is_none());
         drop(first);
-        assert!(fourth.as_mut().now_or_never().is_none(), "who has come first is next");
+        assert!(fourth.as_mut().now_or_never().is_none(), "the first to arrive is next");
         let third = third.now_or_never().expect("its turn");
         drop((third, _second));
         assert_eq!(turns.len(), 1, "one waits");
@@ -140,7 +140,7 @@ mod tests {
         drop(first);
         assert!(third.as_mut().now_or_never().is_none(), "the second has not been there");
         drop(second);
-        drop(third.await.expect("its turn, when whoever was before it has given up"));
-        assert_eq!(turns.len(), 0, "nothing is kept");
+        drop(third.await.expect("its turn, once the one before it has given up"));
+        assert_eq!(turns.len(), 0, "no state is kept");
     }
 }

@@ -145,7 +145,7 @@ mod tests {
             while queue.len() < 1.min(7 - taken) {
                 tokio::task::yield_now().await;
             }
-            assert!(queue.len() <= 1, "{} wait beside the one that is being taken", queue.len());
+            assert!(queue.len() <= 1, "{} wait beside the one that is being processed", queue.len());
             drop(input);
         }
         telling.await.expect("all told");

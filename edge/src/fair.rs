@@ -228,7 +228,7 @@ mod tests {
         (1..40).for_each(|user| map.touch(&"common", &user));
         assert_eq!((map.size(), map.owners.len()), ((1, 88), 40));
         map.insert(99, "large", 50, ());
-        assert_eq!(map.size(), (1, 88), "nobody has more than the newcomer");
+        assert_eq!(map.size(), (1, 88), "no other has more than the newcomer");
         (100..200).for_each(|user| map.touch(&"common", &user));
         assert!(map.size() == (1, 100) && map.get(&"common").is_some());
         assert_eq!(map.remove(&"common"), Some(()));
@@ -275,7 +275,7 @@ mod tests {
         map.insert("huge", "huge".to_owned(), 101, 0);
         assert_eq!(map.get("huge"), None);
         let all: Vec<_> = map.iter().map(|(key, _)| key.clone()).collect();
-        assert_eq!(all.len(), 80, "what does not fit takes nothing with it");
+        assert_eq!(all.len(), 80, "an entry that does not fit drops no other");
         assert!(all.iter().all(|key| map.remove(key).is_some()));
         assert_eq!((map.size(), map.owners.len(), map.by_weight.len()), ((0, 0), 0, 0));
     }

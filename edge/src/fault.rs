@@ -44,7 +44,7 @@ mod tests {
         let mut fault = Fault::default();
         assert_eq!(fault.over(), None);
         assert!(fault.failed("away"));
-        assert!(!fault.failed("away") && !fault.failed("refused"), "told a moment ago");
+        assert!(!fault.failed("away") && !fault.failed("refused"), "reported a moment ago");
         tokio::time::advance(REASON_INTERVAL).await;
         assert!(!fault.failed("away"), "the same reason");
         assert!(fault.failed("refused"));

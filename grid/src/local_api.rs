@@ -242,7 +242,7 @@ mod tests {
         expected["metadata"]["annotations"] = said.clone();
         assert_eq!(slice(&slice_of("default", "IPv4", &said), None), Some(expected));
 
-        assert_eq!(slice(&object, None), None, "nobody says an address");
+        assert_eq!(slice(&object, None), None, "no address is given");
         assert_eq!(slice(&slice_of("default", "IPv6", &Value::Null), Some(LOCAL)), None);
         assert_eq!(slice(&slice_of("kube-system", "IPv4", &Value::Null), Some(LOCAL)), None);
         for (address, port) in [("1.2.3", "1"), ("1.2.3.4", "abc"), ("1.2.3.4", "0"), ("1.2.3.4", "70000")] {
@@ -269,7 +269,7 @@ mod tests {
             empty["endpoints"] = endpoints;
             let empty = empty.to_string();
             let family = family_of_kubernetes(Carrier::EndpointSlice, empty.as_bytes()).unwrap();
-            assert_eq!(family, None, "one without endpoints leads nowhere");
+            assert_eq!(family, None, "a Service without endpoints has no target");
         }
     }
 

@@ -68,7 +68,7 @@ mod tests {
         for minute in 0..10 {
             assert!(!slow.is_stalled(true, minute * PROGRESS_BYTES, at(60 * minute)));
         }
-        assert!(!slow.is_stalled(false, 0, at(700)), "nothing is under way");
+        assert!(!slow.is_stalled(false, 0, at(700)), "no transfer is in progress");
         assert!(!slow.is_stalled(true, 0, at(5000)) && slow.watch(true, 0, at(5001)) == Some(at(5060)));
     }
 }

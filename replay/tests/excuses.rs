@@ -143,7 +143,7 @@ fn edge_may_refuse_an_object_of_unknown_kind() {
     let summary = play_cloud(&transcript(&heard(&typed))).expect("excused");
     assert_eq!((not_served(&summary), summary.matched), (1, 0));
     let summary = play_cloud(&transcript(&heard(&said))).expect("no difference");
-    assert_eq!((not_served(&summary), summary.matched), (0, 1), "it says what it is");
+    assert_eq!((not_served(&summary), summary.matched), (0, 1), "it names itself");
     // The transcript defines the resource: by a definition, or because an edge requested discovery.
     let names = json!({"plural": "widgets", "kind": "Widget"});
     let spec = json!({"group": "example.org", "names": names, "versions": [{"name": "v1", "served": true}]});

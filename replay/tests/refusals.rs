@@ -164,7 +164,7 @@ fn conflicting_change_precedes_the_write() {
         answers("q2", LEASE, &changed),
     ];
     let (told, objects) = changes(&lines);
-    assert_eq!(told, ["0: create l u", "2: update l u"], "nobody knows how");
+    assert_eq!(told, ["0: create l u", "2: update l u"], "it is unknown how");
     assert_eq!(objects[1]["metadata"]["resourceVersion"], Value::Null);
     lines.extend([
         asks("q3", "query", LEASE, &Value::Null),

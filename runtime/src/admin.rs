@@ -349,7 +349,7 @@ mod tests {
         }
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
         let gone = u64::try_from(CONNECTION_LIMITS.waiting_per_source).unwrap();
-        assert!(world.handle.limiter().evicted() >= gone, "who was sent away is counted");
+        assert!(world.handle.limiter().evicted() >= gone, "refused clients are counted");
         drop(held);
     }
 

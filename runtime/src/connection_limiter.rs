@@ -363,7 +363,7 @@ mod tests {
 
     async fn work(slot: Waiting) -> Working {
         assert!(slot.spoke());
-        slot.work().await.expect("a working place")
+        slot.work().await.expect("a slot")
     }
 
     #[test]
@@ -371,11 +371,11 @@ mod tests {
         let limiter = ConnectionLimiter::new(LIMITS);
         let mut slots: Vec<_> = (0..4).map(|_| limiter.enter(address(1)).expect("a place")).collect();
         assert!(slots[1].spoke());
-        let fifth = limiter.enter(address(1)).expect("the place of the oldest");
+        let fifth = limiter.enter(address(1)).expect("the slot of the oldest");
         assert!(slots[0].evicted().now_or_never().is_some());
         assert!(!slots[0].spoke(), "too late");
         assert!(slots.iter().skip(1).all(|slot| slot.evicted().now_or_never().is_none()));
-        let _sixth = limiter.enter(address(1)).expect("the place of the third");
+        let _sixth = limiter.enter(address(1)).expect("the slot of the third");
         assert!(slots[1].evicted().now_or_never().is_none(), "it has spoken");
         assert!(slots[2].evicted().now_or_never().is_some());
         assert_eq!((limiter.waiting(), limiter.evicted(), limiter.refused()), (4, 2, 0));
@@ -411,18 +411,17 @@ mod tests {
     async fn handshakes_of_one_source_leave_slots_for_others() {
         let limiter = ConnectionLimiter::new(LIMITS);
         let enter = |last| limiter.enter(address(last)).expect("a place");
-        let working: Vec<_> =
-            (0..2).map(|_| work(enter(1)).now_or_never().expect("a working place")).collect();
+        let working: Vec<_> = (0..2).map(|_| work(enter(1)).now_or_never().expect("a slot")).collect();
         let mut third = Box::pin(work(enter(1)));
         assert!(third.as_mut().now_or_never().is_none(), "its source has two");
-        let other: Vec<_> = (0..2).map(|_| work(enter(2)).now_or_never().expect("a working place")).collect();
-        assert!(work(enter(3)).now_or_never().is_none(), "all are taken");
+        let other: Vec<_> = (0..2).map(|_| work(enter(2)).now_or_never().expect("a slot")).collect();
+        assert!(work(enter(3)).now_or_never().is_none(), "all are occupied");
         assert_eq!((limiter.working(), limiter.waiting()), (4, 1));
         drop(other);
         drop(working);
         drop(third.await);
         assert_eq!((limiter.working(), limiter.waiting()), (0, 0));
-        assert!(limiter.lock().sources.is_empty(), "nothing is kept of who has left");
+        assert!(limiter.lock().sources.is_empty(), "no state of closed connections is kept");
     }
 
     #[test]
@@ -436,7 +435,7 @@ mod tests {
         assert_eq!((evicted, limiter.waiting(), limiter.evicted()), (1, 6, 1));
         let second = limiter.enter(address(3)).expect("it still has fewer");
         assert!(honest.spoke() && second.spoke());
-        assert_eq!(limiter.enter(address(1)).err(), Some(Crowded::Whole), "nobody has more than it has");
+        assert_eq!(limiter.enter(address(1)).err(), Some(Crowded::Whole), "no other client has more");
         drop((busy, honest, second));
         assert_eq!((limiter.waiting(), limiter.lock().sources.len()), (0, 0));
     }
@@ -452,7 +451,7 @@ mod tests {
             [1, 2].map(|last| Box::pin(work(limiter.enter(address(last)).expect("a place")))).into();
         let begin = Instant::now();
         let honest = work(limiter.enter(address(3)).expect("a place"));
-        let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn comes");
+        let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn arrives");
         assert_eq!(begin.elapsed(), UNDISTURBED, "a handshake has some time");
         let evicted = stuck.iter().filter(|slot| slot.evicted().now_or_never().is_some()).count();
         assert_eq!((evicted, limiter.working()), (1, 4));

@@ -238,7 +238,7 @@ mod tests {
         for name in equivalent::parse(EQUIVALENT).unwrap().keys() {
             let (file, _) = name.split_once(": ").unwrap();
             assert!(root.join(file).is_file(), "{name}");
-            assert!(EXAMINED.iter().any(|examined| examined.has(name)), "{name}: nothing examines it");
+            assert!(EXAMINED.iter().any(|examined| examined.has(name)), "{name}: no task examines it");
         }
     }
 

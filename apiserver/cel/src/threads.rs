@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(ids.len(), 1, "one thread for all short texts");
         assert!(!ids.contains(&parse_one(true)), "what a long text used of its stack is given back");
         assert_eq!(parse(false, || -> u8 { panic!("as a parser may") }), Err(FAILED));
-        assert!(ids.contains(&parse_one(false)), "and the thread goes on");
+        assert!(ids.contains(&parse_one(false)), "and the thread continues");
     }
 
     #[test]

@@ -158,7 +158,7 @@ mod tests {
                 begun.fetch_add(1, Ordering::Relaxed);
             }
         };
-        assert_eq!(work.ended().now_or_never(), None, "there is nothing");
+        assert_eq!(work.ended().now_or_never(), None, "the object does not exist");
         for name in ["hangs", "well", "well"] {
             let piece = count();
             work.begin(name, async move {

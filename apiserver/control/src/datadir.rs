@@ -133,7 +133,7 @@ mod tests {
         fs::write(dir.path().join(UP_FILE), "{}").unwrap();
         let error = DataDir::open(dir.path()).unwrap_err();
         assert!(matches!(error, EmbeddedError::OfTombolo(_)), "{error}");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is written into it");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no file is written into the folder");
         assert!(!is_data_dir(dir.path()));
         let own = dir.path().join("cluster");
         DataDir::open(&own).unwrap();

@@ -75,7 +75,7 @@ async fn full_disk_refuses_writes_and_serves_reads() {
         let refused = objects.create(core("configmaps"), map("m")).await.unwrap_err();
         assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
     }
-    assert!(objects.exists(core("namespaces"), "", "default"), "reads go on");
+    assert!(objects.exists(core("namespaces"), "", "default"), "reads continue");
     assert_eq!(objects.store().revision(), before);
     disk.refuse(0);
     objects.create(core("configmaps"), map("m")).await.unwrap();

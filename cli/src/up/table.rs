@@ -224,7 +224,10 @@ mod tests {
         assert_eq!(text.lines().count(), 1);
         assert!(text.starts_with("edge-2: away, delivered 2"));
         table.terminal = true;
-        assert!(!table.redraw(&of(&[row("edge-1", 1)]), WINDOW).contains('\x1b'), "nothing was drawn before");
+        assert!(
+            !table.redraw(&of(&[row("edge-1", 1)]), WINDOW).contains('\x1b'),
+            "the table was not drawn before"
+        );
         assert!(table.redraw(&of(&[row("edge-1", 1)]), WINDOW).starts_with("\x1b[2A"));
     }
 

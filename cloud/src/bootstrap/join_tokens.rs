@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(
             (tokens.len(), tokens.contains_key("1")),
             (TOKENS_MAX - 1, false),
-            "the first to end goes"
+            "the first to expire is dropped"
         );
         tokens.insert("new".to_owned(), stored(1, 100));
         make_room(&mut tokens, 50).expect("another one is");

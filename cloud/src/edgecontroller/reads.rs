@@ -245,12 +245,12 @@ mod tests {
         reads.add(&node("a"), read("a"));
         reads.add(&node("b"), Read::Pods(node("b")));
         let first = running(&mut reads);
-        assert_eq!(first.len(), NODE_READS_MAX + 2, "one node does not take all places");
+        assert_eq!(first.len(), NODE_READS_MAX + 2, "one node does not occupy all slots");
         assert!(first[..3].contains(&read("a")) && first[..3].contains(&Read::Pods(node("b"))), "turns");
         for number in 0..40 {
             reads.add(&node(&format!("n{number}")), read(&format!("n{number}")));
         }
-        assert_eq!(running(&mut reads).len(), READS_MAX - first.len(), "all places are taken");
+        assert_eq!(running(&mut reads).len(), READS_MAX - first.len(), "all slots are occupied");
         first.iter().for_each(|read| reads.ended(read));
         assert_eq!(running(&mut reads).len(), first.len());
     }
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!((failed, reads.taken, reads.running.len()), (100, 0, 0));
         reads.add(&node("other"), read("good"));
-        assert_eq!(running(&mut reads), [read("good")], "a hundred failures hold up nobody");
+        assert_eq!(running(&mut reads), [read("good")], "a hundred failures delay no other read");
         reads.ended(&read("good"));
         let mut waits = Vec::new();
         for _ in 0..14 {
@@ -292,7 +292,7 @@ mod tests {
             let one = reads.next(|_| true).expect("a place");
             reads.failed(one, now, |read| *read == self::read("s1"));
         }
-        assert_eq!((reads.later.len(), reads.known.len()), (1, 1), "what nobody needs is forgotten");
+        assert_eq!((reads.later.len(), reads.known.len()), (1, 1), "objects without users are forgotten");
         assert!(reads.next(|_| true).is_none(), "it waits");
         reads.add(&node("b"), read("s1"));
         assert_eq!(reads.next(|_| true), Some(read("s1")), "somebody needs it now");

@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(written.by_one_before(&key("a"), second), None);
         assert_eq!(noted(known(5, 1), Some(first)), [None, Some(known(5, 1))]);
         assert_eq!(noted(known(6, 1), None), [None, Some(known(6, 1))], "written beside it");
-        assert_eq!(noted(known(7, 2), None), [None, None], "whose status that is nobody knows here");
+        assert_eq!(noted(known(7, 2), None), [None, None], "it is unknown here whose status that is");
     }
 
     #[test]

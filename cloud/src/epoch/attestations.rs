@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(
             (asked.claim, asked.waiting.len()),
             (Some(progress(5, 8, 107)), 2),
-            "who has gone is forgotten"
+            "disconnected nodes are forgotten"
         );
         asked.answer(ClaimOutcome::Holds);
         assert_eq!((first.await, third.await), (Ok(ClaimOutcome::Holds), Ok(ClaimOutcome::Holds)));
@@ -254,7 +254,7 @@ mod tests {
         let mut older: Vec<_> = (0..100).map(|_| ask()).collect();
         let newest = ask();
         for older in &mut older {
-            assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has taken its place");
+            assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has replaced it");
         }
         // The API server has not answered, and the newest request stays.
         attestations.put_back(asked);

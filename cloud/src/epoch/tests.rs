@@ -112,7 +112,7 @@ async fn replica_that_missed_a_restore_learns_of_it_from_another() {
     api.lock().revision = 1_000_000;
     assert!(
         second.check(&NodeObjectCache::default(), None).await.expect("checked"),
-        "its own numbers tell nothing"
+        "its own numbers are no evidence"
     );
     assert_eq!(first.epoch(), second.epoch());
     for replica in [&mut first, &mut second] {
@@ -136,7 +136,7 @@ async fn restarted_replica_recognises_a_restore_by_an_edge_attestation() {
     // All replicas stop, and etcd goes back from revision 900 to 400.
     api.lock().restored_to(400, snapshot);
     let (mut first, mut second) = (replica(&api, &folders[1]).await, replica(&api, &folders[2]).await);
-    assert_eq!(first.epoch().generation, before, "nothing tells the two histories apart");
+    assert_eq!(first.epoch().generation, before, "the two histories cannot be distinguished");
     assert!(!first.check(&NodeObjectCache::default(), None).await.expect("checked"));
     assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     assert!(first.epoch().generation > before);

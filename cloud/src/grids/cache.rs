@@ -211,6 +211,10 @@ mod tests {
         cache.take(&Event::InitDone);
         assert_eq!(names(&cache, "db", "u2").await, ["db-b"]);
         let known = cache.known.read();
-        assert_eq!((known.0.children.len(), known.0.of_grids.len()), (1, 2), "nothing is left of the others");
+        assert_eq!(
+            (known.0.children.len(), known.0.of_grids.len()),
+            (1, 2),
+            "no state of the others is left"
+        );
     }
 }

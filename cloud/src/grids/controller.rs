@@ -275,7 +275,7 @@ mod tests {
         let spec = format!(r#"{{"gridUniqKey":"zone","template":{}}}"#, deep());
         let of_spec = raw(&format!(r#"{{"metadata":{metadata},"spec":{spec}}}"#));
         assert!(of_spec.is_unread());
-        assert_eq!(name(typed(Event::Delete(of_spec))).as_deref(), Some("s"), "nothing of it is needed");
+        assert_eq!(name(typed(Event::Delete(of_spec))).as_deref(), Some("s"), "no part of it is needed");
         assert_eq!(name(typed(Event::Apply(object("b", r#"{"k":7}"#, "{}")))), None);
         for event in [Event::InitApply, Event::Apply, Event::Delete] {
             assert_eq!(name(typed(event(object("c", r#"{"k":"v"}"#, "{}")))).as_deref(), Some("c"));

@@ -143,7 +143,7 @@ mod tests {
             mailbox.offer(SubscriptionId::NODE, &key);
             mailbox.ready();
             assert_eq!(first.0.load(Ordering::SeqCst), round);
-            assert!(poll(&mailbox, &mut listener, &waker), "full until it is taken");
+            assert!(poll(&mailbox, &mut listener, &waker), "full until it is read");
             let mail = mailbox.take();
             assert!(mail.dirty.len() == 1 && mail.ready && mailbox.take().dirty.is_empty());
         }

@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(memories.highest(), (NODE_BYTES_MAX, 100), "each of the node that has most of it");
         drop((held, second, request, other));
         memories.sweep();
-        assert!(memories.nodes.is_empty(), "nothing is kept of nodes that are gone");
+        assert!(memories.nodes.is_empty(), "no state is kept for disconnected nodes");
     }
 
     #[test]

@@ -348,7 +348,7 @@ mod tests {
         let old = admitted(&registry, "a");
         assert!(matches!(registry.admit(&node("b"), &peer()), Admission::Full(1)));
         let new = admitted(&registry, "a");
-        let goodbye = old.mailbox.take().goodbye.expect("the old one is told");
+        let goodbye = old.mailbox.take().goodbye.expect("the old session is notified");
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
         assert!(!registry.remove(&node("a"), &old), "the end of the old one does not end the new one");
         assert_eq!(registry.len(), 1);
@@ -382,7 +382,7 @@ mod tests {
             let handle = admitted(&registry, "a");
             proofs.push(handle.introduce(7 + turn % 2));
             if let Some(before) = before.replace(handle) {
-                let goodbye = before.mailbox.take().goodbye.expect("the old one is told");
+                let goodbye = before.mailbox.take().goodbye.expect("the old session is notified");
                 assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
                 waits.push(goodbye.retry_after.as_secs());
             }
@@ -402,11 +402,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(!registry.keeps_out(&node("a")));
         let third = admitted(&registry, "a");
-        assert_eq!(registry.prove(&node("a")), 2, "the session that replaces it knows");
+        assert_eq!(registry.prove(&node("a")), 2, "the session that replaces it is notified");
         tokio::time::advance(Duration::from_secs(59)).await;
         assert!(registry.keeps_out(&node("a")) && !registry.remove(&node("a"), &second));
         assert!(registry.remove(&node("a"), &third));
-        assert!(!registry.keeps_out(&node("a")), "without a session there is nobody to keep");
+        assert!(!registry.keeps_out(&node("a")), "without a session, no entry is kept");
         assert_eq!(registry.prove(&node("a")), 1, "it has moved to another replica");
     }
 
@@ -417,13 +417,9 @@ mod tests {
         let first = |name: &str| registry.first_device_report(&node(name));
         assert_eq!([first("a"), first("a"), first("b"), first("b")], [true, false, true, false]);
         assert!(registry.remove(&node("a"), &sessions[0]));
-        assert!(!first("a"), "it is told of once, whether it is connected or not");
+        assert!(!first("a"), "it is reported once, connected or not");
         admitted(&registry, "c");
-        assert_eq!(
-            [first("c"), first("c"), first("b")],
-            [true, false, false],
-            "names that are gone make room"
-        );
+        assert_eq!([first("c"), first("c"), first("b")], [true, false, false], "deleted names make room");
         assert_eq!(registry.with_devices.len(), 2);
     }
 
@@ -454,7 +450,7 @@ mod tests {
             retry_after: Duration::ZERO,
         });
         for session in sessions {
-            let goodbye = session.mailbox.take().goodbye.expect("it is told");
+            let goodbye = session.mailbox.take().goodbye.expect("it is notified");
             assert_eq!(
                 (goodbye.reason, goodbye.message),
                 (GoodbyeReason::Draining, session.node.to_string())

@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(body["status"], json!({"phase": "Running"}));
         drop(events);
         running.await.unwrap();
-        assert!(matches!(watch.lookup(&object.key), Lookup::Pending), "what has ended keeps nothing");
+        assert!(matches!(watch.lookup(&object.key), Lookup::Pending), "an ended subscription keeps no state");
     }
 
     #[tokio::test]

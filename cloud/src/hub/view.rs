@@ -269,7 +269,7 @@ mod tests {
             }
         }
         assert!(view.take_unconfirmed(|_| true).is_empty(), "one question at a time");
-        assert_eq!(asked(&view), 3, "each is asked about once");
+        assert_eq!(asked(&view), 3, "each is confirmed once");
         view.prove(vec![keys[1].clone()]);
         for key in &keys {
             assert_eq!(view.certainty(SubscriptionId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(
             view.certainty(subscription, &config, TOLD),
             Certainty::Certain,
-            "the watch has told its end"
+            "the watch has reported its deletion"
         );
         assert_eq!(
             view.certainty(subscription, &pod, CLAIMED),
@@ -313,6 +313,6 @@ mod tests {
         assert_eq!(asked(&view), 1);
         assert_eq!(view.certainty(subscription, &config, CLAIMED), Certainty::Asked);
         view.close(subscription);
-        assert_eq!(asked(&view), 0, "nobody asks for what is followed no longer");
+        assert_eq!(asked(&view), 0, "objects that are no longer followed are not confirmed");
     }
 }

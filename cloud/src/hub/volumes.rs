@@ -297,7 +297,7 @@ mod tests {
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         volumes.watches[1] = Some(Followed::new(watch));
-        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
+        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are unknown");
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let on = |pods: &[Arc<SharedObject>], complete| Some(PodsOn { pods: pods.to_vec(), complete });
         let pods = [by_name];
@@ -338,7 +338,7 @@ mod tests {
         }
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300].map(|wait| [wait, wait]));
         [0, 1].into_iter().for_each(|kind| volumes.retry(VolumeKind(kind)));
-        assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and nothing is asked");
+        assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and no call is made");
     }
 
     /// Everything that the session has to send now. Ledger writes that it needs are stored at once.

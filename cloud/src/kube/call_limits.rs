@@ -320,7 +320,7 @@ mod tests {
             (i64::try_from(limits + OWN_MAX).unwrap(), 0)
         );
         drop((bulk, own));
-        assert!(enter(Class::Bulk, true).is_some(), "the places are free again");
+        assert!(enter(Class::Bulk, true).is_some(), "the slots are free again");
     }
 
     /// Removes those that have completed.
@@ -358,9 +358,9 @@ mod tests {
             answered += 1;
             held.extend(ended(&mut waiting));
         }
-        assert_eq!(gate.turns.len(), 16, "shares of those who ask");
+        assert_eq!(gate.turns.len(), 16, "shares of the nodes with calls");
         drop((waiting, held));
-        assert_eq!(gate.turns.len(), 0, "nothing is kept of nodes that ask nothing");
+        assert_eq!(gate.turns.len(), 0, "no state is kept for idle nodes");
     }
 
     const LARGE: &str = "/api/v1/pods";
@@ -418,10 +418,10 @@ mod tests {
         let (kube, greedy) = (kube(), Asking::new("n", 0));
         let lists = [(Method::GET, LARGE)];
         let mut lists: Vec<_> = (0..16).map(|_| Box::pin(greedy.ask(&kube, &lists))).collect();
-        assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "nothing is read");
+        assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "no byte is read");
         let lane = &kube.gate.lanes[Class::Bulk as usize];
         assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.limits().0));
-        assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was asked for once");
+        assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was requested once");
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (who, name, method, path) in [
             ("its own lease", "n", Method::PATCH, lease),
@@ -435,7 +435,7 @@ mod tests {
         // The node reads one answer after the other.
         greedy.large.add_permits(1);
         assert_eq!(tokio::time::timeout(SOON, join_all(lists)).await.expect("answers"), [200; 16]);
-        assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
+        assert!(lane.calls.get() <= 2 * 16 + 2, "a delayed one is requested once more");
     }
 
     /// Nodes let their own kubelets hang and read pod logs through them, and request token reviews that take long.
@@ -450,7 +450,7 @@ mod tests {
                 hanging.push(Box::pin(asking.ask(&kube, calls)));
             }
         }
-        assert!(tokio::time::timeout(SOON, join_all(&mut hanging)).await.is_err(), "nothing is answered");
+        assert!(tokio::time::timeout(SOON, join_all(&mut hanging)).await.is_err(), "no answer is given");
         for name in ["n0", "modest"] {
             let node = node(name);
             let review = ApiCall { method: Method::POST, ..ApiCall::get(REVIEW) };
@@ -470,7 +470,7 @@ mod tests {
         let updates = node.ask(&kube, &update);
         let others = join_all((0..15).map(|_| node.ask(&kube, &reads)));
         let both = futures::future::join(updates, others);
-        let (code, codes) = tokio::time::timeout(SOON, both).await.expect("nobody waits for the other");
+        let (code, codes) = tokio::time::timeout(SOON, both).await.expect("neither waits for the other");
         assert!(code == 200 && codes == [200; 15]);
     }
 

@@ -105,7 +105,7 @@ mod tests {
             let secret = asked.pointer("/spec/resourceAttributes/resource") == Some(&json!("secrets"));
             let (code, answer) = match path.as_str() {
                 "/api/v1/nodes" if restriction => {
-                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "nothing may be made");
+                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "no object may be created");
                     let message =
                         format!("node \"{PROBE_NODE}\" is not allowed to modify node \"{OTHER_NODE}\"");
                     (403, json!({"kind": "Status", "status": "Failure", "code": 403, "message": message}))

@@ -264,8 +264,8 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 6);
         tokio::time::advance(FRESH).await;
         kube.document(None, ApiCall::get("/api")).await.expect("an answer");
-        assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is asked for again");
-        assert_eq!(kube.published.copies.len(), 1, "the others are gone");
+        assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is requested again");
+        assert_eq!(kube.published.copies.len(), 1, "the others are dropped");
     }
 
     #[tokio::test(start_paused = true)]
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(
             kube.document(None, ApiCall::get("/api")).await.expect("an answer").code,
             404,
-            "nothing stale is given"
+            "no stale copy is returned"
         );
         assert_eq!(kube.published.len(), 0);
     }
@@ -340,14 +340,14 @@ mod tests {
             }
             (asked.swap(0, Ordering::SeqCst), kube.published.copies.len())
         };
-        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (5, 0), "nobody has read the list");
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (5, 0), "the list was not read");
         assert_eq!(count("/openapi/v3").await, (1, 1));
         assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 2));
         for made_up in ["api/v1?hash=A", "api/v1?hash=", "api/v1?hash=AB&x=1", "x?hash=AB"] {
             assert_eq!(count(&format!("/openapi/v3/{made_up}")).await, (5, 2), "{made_up}");
         }
         tokio::time::advance(FRESH).await;
-        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list has gone");
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list is dropped");
     }
 
     /// An API server that answers every request with this code after some time, and counts the requests.
@@ -392,7 +392,11 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(get("/apis/superedge.io/v1").await.expect("an answer").code, other);
             }
-            assert_eq!(asked.swap(0, Ordering::SeqCst), 2, "nobody is told {other} of another's question");
+            assert_eq!(
+                asked.swap(0, Ordering::SeqCst),
+                2,
+                "no caller gets {other}, the answer to another query"
+            );
         }
     }
 
@@ -422,6 +426,6 @@ mod tests {
         };
         futures::future::join(futures::future::join_all((0..2000).map(looks)), made).await;
         let (asked, time) = (asked.load(Ordering::SeqCst), begin.elapsed());
-        assert!(asked <= 6 && time < Duration::from_secs(4), "{asked} questions in {time:?}");
+        assert!(asked <= 6 && time < Duration::from_secs(4), "{asked} requests in {time:?}");
     }
 }

@@ -144,7 +144,7 @@ impl Publisher {
             if text == expected {
                 return;
             }
-            assert!(Instant::now() < deadline, "the file says {text:?}, not {expected:?}");
+            assert!(Instant::now() < deadline, "the file contains {text:?}, not {expected:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }

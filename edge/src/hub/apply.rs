@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(!told.is_empty(), applier.is_idle(), "it is the last");
         }
         assert_eq!(told, [closed]);
-        assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
+        assert!(store.subscriptions().unwrap()[0].synced, "notifications are preceded by the write");
     }
 
     /// Promise 4 of docs/consistency.md: of the objects that share a commit, only those that do not fit are refused.
@@ -378,7 +378,7 @@ mod tests {
         });
         let read = tokio::time::timeout(DEADLINE, reads).await.expect("readers do not wait").unwrap();
         assert_eq!(read, start);
-        assert!(watch.poll_ready().unwrap().is_empty(), "what is not on the disk is not told");
+        assert!(watch.poll_ready().unwrap().is_empty(), "state that is not on the disk is not published");
         let before = *store.commits().borrow();
         drop(held);
 

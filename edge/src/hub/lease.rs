@@ -146,6 +146,6 @@ mod tests {
         assert!(keeper.waiting().is_some(), "the renewal of time 3");
         assert_eq!(keeper.answered(None), Some(LeaseStep::Ended(3, 503)));
         assert!(keeper.waiting().is_none());
-        assert_eq!(keeper.answered(None), None, "nothing was asked");
+        assert_eq!(keeper.answered(None), None, "no call was made");
     }
 }

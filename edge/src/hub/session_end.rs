@@ -105,7 +105,7 @@ mod tests {
         let (short, other) = (HELD_MIN - Duration::from_millis(1), GoodbyeReason::Other);
         assert!(achieved(HELD_MIN, true, other).await);
         assert!(!achieved(short, true, other).await, "it might begin again at once for ever");
-        assert!(!achieved(HELD_MIN, false, other).await, "a welcome is nothing");
+        assert!(!achieved(HELD_MIN, false, other).await, "a welcome alone does not count");
         assert!(!achieved(HELD_MIN, true, GoodbyeReason::Replaced).await, "somebody else has this identity");
     }
 }

@@ -157,7 +157,7 @@ async fn tokens_that_do_not_fit_are_refused_before_anything_is_sent() {
     let wrong_hash = format!("{}.a.b.c", "00".repeat(32));
     let error = enroll(&options(&endpoint, &wrong_hash)).await.unwrap_err();
     assert!(matches!(error, JoinError::WrongCa { .. }), "{error}");
-    assert_eq!(endpoint.seen.lock().len(), 1, "only the CA was asked for");
+    assert_eq!(endpoint.seen.lock().len(), 1, "only the CA was requested");
     for token in ["", "abc", "zz.a.b.c", "00.a.b.c", &endpoint.token[..68]] {
         let error = enroll(&options(&endpoint, token)).await.unwrap_err();
         assert!(matches!(error, JoinError::Token(_)), "{token}: {error}");

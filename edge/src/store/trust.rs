@@ -115,7 +115,7 @@ mod tests {
         store.trust_locally(Some("local\n".to_owned())).await.unwrap();
         let both = format!("cluster\n{MARK}local\n");
         assert_eq!(shown(&store, CONFIG_MAP), both);
-        assert!(store.local_revision() > before, "watchers are told");
+        assert!(store.local_revision() > before, "watchers are notified");
         store.apply(vec![delivered(CONFIG_MAP, 11, "renewed"), delivered("other", 12, "x")]).await.unwrap();
         assert_eq!(shown(&store, CONFIG_MAP), format!("renewed\n{MARK}local\n"));
         assert_eq!(shown(&store, "other"), "x");

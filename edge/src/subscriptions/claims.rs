@@ -62,7 +62,7 @@ mod tests {
     fn earliest_claims_are_kept_up_to_a_bound() {
         let (mut claims, now) = (Claims::default(), Instant::now());
         claims.ask("full", now, true);
-        assert!(claims.has("full"), "what is in nobody's share");
+        assert!(claims.has("full"), "bytes that count for no share");
         claims.ask("other", now, true);
         assert!(!claims.has("other"));
         for number in 0..2 * CLAIMS_MAX {

@@ -115,11 +115,15 @@ async fn refusal_of_one_caller_does_not_affect_others() {
     // A caller with narrower rights is served from the same copy.
     assert_eq!(edge.ask("narrow").await, subscription);
     edge.reconnect();
-    assert_eq!(edge.subscribe(subscription).as_deref(), Some("all"), "who is known to have the right");
+    assert_eq!(
+        edge.subscribe(subscription).as_deref(),
+        Some("all"),
+        "a caller that is known to have the right"
+    );
     edge.fill(subscription).await;
     // The watch has neither ended nor told anything before this object.
     edge.deliver(subscription, "later", 8).await;
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().expect("it goes on");
+    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().expect("it continues");
     assert_eq!(told.iter().map(|change| change.object.key.name()).collect::<Vec<_>>(), ["later"]);
 
     // After a restart no caller is known to have the right.
@@ -154,7 +158,7 @@ async fn expired_token_is_replaced_by_another() {
     // The owner of the watch is unknown: the caller watches again, and is authorized again.
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
     edge.subscribed(subscription, "new").await;
-    assert_eq!(edge.copied(subscription), 1, "a token says nothing about the copy");
+    assert_eq!(edge.copied(subscription), 1, "a token is no evidence about the copy");
     edge.refuse(subscription, 401);
     let standing = edge.registry.standing(subscription, Some("new"));
     assert!(matches!(standing, Some(Standing::Refused { code: 401, .. })), "{standing:?}");
@@ -221,10 +225,10 @@ async fn unread_selection_is_unfollowed_after_ten_minutes() {
     edge.subscriptions.sweep(&mut weights).await.unwrap();
     assert!(is_wanted());
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(!is_wanted(), "nobody reads it any more");
+    assert!(!is_wanted(), "it has no reader any more");
     assert_eq!(edge.copied(subscription), 1, "the copy stays");
     edge.registry.demand(subscription, Some(TokenCaller { sender: "some", token: "some" }));
-    assert!(is_wanted(), "until somebody asks again");
+    assert!(is_wanted(), "until it is requested again");
 }
 
 #[tokio::test]
@@ -267,10 +271,10 @@ async fn wished_selection_is_opened_when_there_is_room() {
         assert!(whole.list(&maps(), None).is_err());
     }
     let wish = Selection::all(maps());
-    assert_eq!(edge.registry.wishes(), std::slice::from_ref(&wish), "however often it is asked for");
+    assert_eq!(edge.registry.wishes(), std::slice::from_ref(&wish), "regardless of the number of requests");
     edge.subscriptions.grant_wishes().await;
     edge.subscriptions.grant_wishes().await;
-    assert!(!edge.registry.delay(&wish), "the operator was told, and is not told again");
+    assert!(!edge.registry.delay(&wish), "it was logged, and is not logged again");
     let keeper = edge.keep();
     drop(watches.pop());
     edge.registry.session(false);
@@ -300,11 +304,11 @@ async fn client_with_many_selections_takes_none_from_others() {
     let wanted = edge.registry.wanted();
     assert!(
         wanted[..WARM_SET.len() + 3].contains(&shop),
-        "everybody's newest comes before anybody's second: {wanted:?}"
+        "the newest of every sender precedes the second of any: {wanted:?}"
     );
     drop(watches);
     for _ in 0..KEPT_PER_SENDER_MAX - 1 {
-        assert_ne!(edge.registry.evict(|_, _| true).unwrap(), shop, "of the one who has most");
+        assert_ne!(edge.registry.evict(|_, _| true).unwrap(), shop, "of the sender that has the most");
     }
 }
 
@@ -330,7 +334,7 @@ async fn following_a_shared_selection_takes_it_from_nobody() {
     }
     let wanted = edge.registry.wanted();
     let last = wanted.iter().rposition(|subscription| shop.contains(subscription)).unwrap();
-    assert!(last < WARM_SET.len() + 16, "of each sender what was asked for last: {wanted:?}");
+    assert!(last < WARM_SET.len() + 16, "the last request of each sender: {wanted:?}");
     for _ in 0..32 {
         let gone = edge.registry.evict(|_, _| true).unwrap();
         assert!(eves.remove(&gone), "{gone:?} of {shop:?}");
@@ -344,5 +348,5 @@ async fn following_a_shared_selection_takes_it_from_nobody() {
         assert!(edge.registry.evict_of("bob", |_, _| true));
     }
     assert!(!edge.registry.evict_of("bob", |_, _| true), "it has none any more");
-    assert!(edge.registry.duties().is_empty(), "nothing of the other's is to go");
+    assert!(edge.registry.duties().is_empty(), "no entry of the other is dropped");
 }

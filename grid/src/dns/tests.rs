@@ -192,7 +192,7 @@ fn reverse_lookup_prefers_services_over_endpoints() {
     zone.set_slice("shop", "db-1", None);
     zone.set_slice("shop", "web-1", None);
     assert_eq!(zone.owners(address, 16), []);
-    assert!(zone.is_bare(), "nothing is left of what is gone: {zone:?}");
+    assert!(zone.is_bare(), "no record of removed objects is left: {zone:?}");
 }
 
 /// 20,000 ports on each of 200 pods: four million places.

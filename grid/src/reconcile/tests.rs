@@ -263,7 +263,7 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
             &["a", "b"],
             &[leaving("g-a", labels.clone()), leaving("g-x", labels.clone())],
         );
-        assert_eq!(names(&made), ["g-b"], "{labels}: the other unit goes on");
+        assert_eq!(names(&made), ["g-b"], "{labels}: the other unit continues");
         assert!(made.removals.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
         let said = made.problems["a"].to_string();
         assert_eq!(said, "Deployment g-a is being deleted; it is recreated after the deletion", "{labels}");

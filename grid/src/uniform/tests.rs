@@ -141,7 +141,7 @@ fn pods_of_a_set_not_owned_by_the_grid_have_no_uniform_names() {
     let conflict = json!({"error": {"reason": "ChildNameConflict"}});
     assert_eq!(names(json!({"owned": ["b"], "states": {"a": conflict}})), None);
     for unseen in [json!({}), Value::Null, json!({"owned": null}), json!({"owned": []})] {
-        assert_eq!(names(unseen), None, "nobody has looked whose it is");
+        assert_eq!(names(unseen), None, "its owner has not been checked");
     }
 }
 

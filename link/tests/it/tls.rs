@@ -116,7 +116,7 @@ async fn replaced_certificates_and_cas_take_effect_with_the_next_handshake() {
         client.replace_identity(old.node("edge-1")).unwrap();
         client.replace_server_cas(&[old.certificate()]).unwrap();
     }
-    assert!(server.replace_client_cas(&[]).is_err(), "a hub that trusts nobody is a mistake");
+    assert!(server.replace_client_cas(&[]).is_err(), "a hub without trusted authorities is a mistake");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

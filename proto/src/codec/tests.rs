@@ -172,7 +172,10 @@ fn a_decompression_bomb_is_refused_before_memory_is_taken() {
         })
     };
     assert!(matches!(bomb(64 * 1024 * 1024), Err(CodecError::Limit { field: "deliver.decoded_len", .. })));
-    assert!(matches!(bomb(1000), Err(CodecError::Compression(_))), "more comes out than was announced");
+    assert!(
+        matches!(bomb(1000), Err(CodecError::Compression(_))),
+        "the decompressed body is longer than announced"
+    );
 }
 
 #[test]

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(side.poll(at(31)), None);
         assert_eq!(side.handle_pong(at(33), 2), None, "not asked");
         assert_eq!(side.handle_pong(at(33), 1), Some(Duration::from_secs(2)));
-        assert_eq!(side.handle_pong(at(33), 1), None, "asked once, measured once");
+        assert_eq!(side.handle_pong(at(33), 1), None, "one ping, one measurement");
     }
 
     #[test]

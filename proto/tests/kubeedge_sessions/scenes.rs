@@ -436,7 +436,7 @@ fn kubeedge_session_does_not_wait_for_unreadable_objects() {
     let caught_up =
         |world: &World| world.events.iter().any(|event| matches!(event, CloudEvent::CaughtUp { .. }));
     assert!(caught_up(&world));
-    assert_eq!(world.pushes, [], "the edge keeps its object, and nothing is known of the other one");
+    assert_eq!(world.pushes, [], "the edge keeps its object and has no state of the other one");
     assert!(world.kubeedge.rows.contains_key("default/configmap/c"));
     world.cluster.put(&secret);
     world.cluster.put(&held);

@@ -259,7 +259,7 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
     let kinds = Arc::new(Kinds::discovered(document.to_string().as_bytes()).expect("a document"));
     let node = NodeId::parse("n").expect("a name");
     let mut session = EdgeSession::new(EdgeConfig::new(node, 0, [4; 16]), Moment::default());
-    session.handle_document(Moment::default(), &bytes(&unknown)).expect("the session goes on");
+    session.handle_document(Moment::default(), &bytes(&unknown)).expect("the session continues");
     assert!(session.take_unknown_kind() && !session.take_unknown_kind());
     assert!(session.poll_event().is_none(), "nothing is delivered");
     session.learn(Arc::clone(&kinds));

@@ -47,7 +47,7 @@ fn undecodable_delivery_is_refused_alone() {
         let under_way =
             |world: &World| world.connection.as_ref().expect("connected").down.len(Lane::Delivery);
         while under_way(&world) < 3 {
-            world.now = world.next_event().expect("the handshake goes on");
+            world.now = world.next_event().expect("the handshake continues");
             world.step();
         }
         let lost = world.connection.as_mut().expect("connected").down.spoil(Lane::Delivery, 1, spoil);
@@ -116,7 +116,7 @@ proptest! {
         prop_assert!(rows.contains_key(&key(0, 0)) && rows.contains_key(&key(0, 1)));
         let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId::NODE };
         prop_assert!(world.cloud_events.contains(&caught_up), "the subscription is not delayed");
-        prop_assert!(world.connection.is_some(), "the session goes on");
+        prop_assert!(world.connection.is_some(), "the session continues");
     }
 }
 
@@ -189,7 +189,7 @@ fn the_window_counts_deliveries() {
     solo.ack(Lane::Delivery, 2);
     assert_eq!(names(&solo.sent(Lane::Delivery)), ["object3", "object7"]);
     solo.ack(Lane::Delivery, 2);
-    assert!(solo.sent(Lane::Delivery).is_empty(), "a repeated acknowledgement opens nothing");
+    assert!(solo.sent(Lane::Delivery).is_empty(), "a repeated acknowledgement does not open the window");
 }
 
 #[test]

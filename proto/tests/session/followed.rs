@@ -115,7 +115,7 @@ fn deletions_not_yet_known_to_the_edge_are_bounded() {
         assert!(stats.is_none_or(|stats| stats.held <= 2 * FOLLOWED_MAX + SLACK), "{stats:?}");
         follower.ended()
     });
-    let ended = ended.expect("it does not go on for ever");
+    let ended = ended.expect("it ends");
     assert!((FOLLOWED_MAX..=FOLLOWED_MAX + SLACK).contains(&ended), "after {ended}");
     assert_eq!(follower.solo.session.stats().held, 0);
 }

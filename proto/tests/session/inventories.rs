@@ -102,7 +102,7 @@ fn after_a_restore_equal_content_is_adopted_and_only_differences_are_sent() {
         world.oracle.coverage = Coverage::default();
         world.keep_events = true;
         let sent = reconnect(&mut world, |world| world.cloud.restore());
-        assert_eq!(sent, (1, 1, 1), "content back, revision back, gone: {objects} objects");
+        assert_eq!(sent, (1, 1, 1), "older content, older revision, deleted: {objects} objects");
         assert!(matches!(world.edge_events[0], EdgeEvent::Welcomed { resumed: false, .. }));
         // The revisions are correct: within the new epoch, the next reconnect finds no difference.
         world.oracle.coverage = Coverage::default();

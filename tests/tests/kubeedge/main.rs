@@ -304,7 +304,7 @@ mod scenarios {
             assert_eq!(reply["content"]["metadata"]["resourceVersion"], reply["header"]["resourceversion"]);
         }
         let missing = node.ask("query", &stage.path("configmap/missing"), Value::Null).await.unwrap();
-        assert_eq!(missing["route"]["operation"], "error", "nothing that would be stored: {missing}");
+        assert_eq!(missing["route"]["operation"], "error", "no object that would be stored: {missing}");
         let uid = pod["metadata"]["uid"].clone();
         let request = json!({"spec": {"audiences": null, "expirationSeconds": 3607, "boundObjectRef": {
             "kind": "Pod", "apiVersion": "v1", "name": "web", "uid": uid}}});
@@ -345,7 +345,7 @@ mod scenarios {
         let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
         for _ in 0..2 {
             let deleted = node.ask("delete", &path, options.clone()).await.unwrap();
-            assert_eq!(deleted["content"], "OK", "the answer is OK even if the pod is gone");
+            assert_eq!(deleted["content"], "OK", "the answer is OK even if the pod no longer exists");
         }
     }
 

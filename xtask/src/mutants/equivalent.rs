@@ -102,7 +102,7 @@ mod tests {
         let known = "a.rs:3:5: delete ! in f\na.rs:9:12: delete ! in f\nb/c.rs:1:1: replace | with ^ in g\n";
         assert_eq!(unlisted(known, &listed).unwrap(), [""; 0]);
         let third = format!("{known}a.rs:20:1: delete ! in f\n");
-        assert_eq!(unlisted(&third, &listed).unwrap().len(), 3, "which one is new cannot be said");
+        assert_eq!(unlisted(&third, &listed).unwrap().len(), 3, "the new one cannot be identified");
         let other = "b/c.rs:1:1: replace | with & in g\nb/c.rs:2:1: replace | with ^ in g\n";
         assert_eq!(unlisted(other, &listed).unwrap(), ["b/c.rs:1:1: replace | with & in g"]);
         assert!(count("something else").is_err());

@@ -184,7 +184,7 @@ mod tests {
         assert!(!secret(&graph, "b"));
         graph.apply("pods", "shop", "two", None);
         graph.apply("pods", "home", "one", None);
-        assert!(graph.referenced.is_empty() && graph.pods.is_empty(), "nothing is left behind");
+        assert!(graph.referenced.is_empty() && graph.pods.is_empty(), "no entry is left");
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             assert_eq!(owned(&mut graph, json!({"nodeName": "a"})), [true, false], "{resource}");
             graph.apply(resource, "", "one", None);
             assert!(!belongs(&graph, "a", "one"), "{resource} is gone");
-            assert!(graph.slices.is_empty() && graph.attachments.is_empty(), "nothing is left behind");
+            assert!(graph.slices.is_empty() && graph.attachments.is_empty(), "no entry is left");
         }
     }
 

@@ -71,7 +71,7 @@ mod tests {
         ensure(&objects).await.unwrap();
         let first = objects.store().revision();
         ensure(&objects).await.unwrap();
-        assert_eq!(objects.store().revision(), first, "a second start changes nothing");
+        assert_eq!(objects.store().revision(), first, "a second start makes no changes");
         for (name, annotation) in [("system", "false"), ("node-high", "true"), ("catch-all", "false")] {
             let key = ObjectKey::new(resource(LEVELS), "", name);
             let spoil = objects.update(&key, |object| {

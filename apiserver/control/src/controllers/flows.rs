@@ -85,7 +85,7 @@ mod tests {
         let flows = Flows::default();
         let said = |schema: &Object| schema.text("/status/conditions/0/status").to_owned();
         assert!(judge(&mut schema, &flows) && said(&schema) == "True");
-        assert!(!judge(&mut schema, &flows), "it says so already");
+        assert!(!judge(&mut schema, &flows), "the condition is already set");
         let level =
             objects.create(resource(LEVELS), json!({"metadata": {"name": "l"}, "spec": {}})).await.unwrap();
         flows.apply(&level, false);

@@ -317,7 +317,7 @@ mod tests {
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
         assert_eq!(work(&ownership), ["child"], "new owners are checked");
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
-        assert!(work(&ownership).is_empty(), "nothing changed for the index");
+        assert!(work(&ownership).is_empty(), "the index has not changed");
         ownership.apply(&stored("owner", "shop", json!({})), true);
         let item = ownership.pop().unwrap();
         assert_eq!((item.uid.as_str(), item.owners[0].1), ("child", Presence::Absent));

@@ -28,7 +28,7 @@ async fn evict(api: &Api, name: &str) -> (u16, Value) {
 async fn budget(api: &Api, allowed: i64) {
     let spec = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "till"}}});
     let budget = api.create(BUDGETS, &json!({"metadata": {"name": "b"}, "spec": spec})).await;
-    assert_eq!(evict(api, "a").await.0, 429, "nobody has looked at the budget yet");
+    assert_eq!(evict(api, "a").await.0, 429, "the controller has not processed the budget yet");
     let status = json!({"status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2,
         "expectedPods": 3, "observedGeneration": budget["metadata"]["generation"]}});
     let (code, answer) = api.merge(&format!("{BUDGETS}/b/status"), &status).await;

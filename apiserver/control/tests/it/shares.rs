@@ -45,7 +45,7 @@ async fn node_with_a_full_store_share_does_not_block_other_writers() {
     assert_eq!(
         report(&api, "a", "again", 200 * 1024).await,
         (201, String::new()),
-        "what is gone takes nothing"
+        "deleted objects do not count"
     );
     server.stop().await;
 }

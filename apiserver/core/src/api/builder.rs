@@ -249,7 +249,7 @@ impl Builder {
     }
 
     fn load(&mut self) -> &mut Load {
-        Arc::get_mut(&mut self.parts.load).expect("nobody is served before the server is finished")
+        Arc::get_mut(&mut self.parts.load).expect("no request is served before the server is built")
     }
 
     /// The finished server.

@@ -93,7 +93,11 @@ async fn one_sender_gets_half_of_the_blocking_slots_and_queues_behind_itself() {
         assert_eq!(works.next(), "eve");
     }
     let others = [works.of("bob", &bob), works.of("bob", &bob)];
-    assert_eq!([works.next(), works.next()], ["bob", "bob"], "there are places, and eight of hers wait");
+    assert_eq!(
+        [works.next(), works.next()],
+        ["bob", "bob"],
+        "slots are free, and eight of this client's calls wait"
+    );
     assert_eq!(works.running.load(Ordering::SeqCst), BLOCKING_MAX);
     // Ann is first in the common queue, since Eve has no more entries in it.
     let mut next = Box::pin(run_blocking(&ann, || ()));

@@ -32,7 +32,7 @@ fn event_lines_are_cached_by_their_form_and_the_oldest_is_evicted() {
     assert_eq!(ask(&key(&kind, 1), 1), 40, "kept");
     assert_eq!(ask(&key(&other, 1), 30), 30, "another edition of the kind");
     assert_eq!(ask(&ShownKey { event: "DELETED", ..key(&kind, 1) }, 30), 30);
-    assert_eq!(ask(&key(&kind, 2), 10), 10, "over the bound: the first line goes");
+    assert_eq!(ask(&key(&kind, 2), 10), 10, "beyond the bound, the first line is dropped");
     assert_eq!(shown.lines.lock().bytes, 70);
     assert_eq!(ask(&key(&kind, 1), 5), 5, "encoded again");
     assert_eq!(ask(&key(&kind, 3), 1000), 1000, "too large to be kept");
@@ -53,7 +53,7 @@ fn uncached_long_line_is_shared_by_its_readers() {
     assert_eq!(ENCODED.get() - before, 2);
     drop(first);
     ask(1);
-    assert_eq!(ENCODED.get() - before, 3, "nobody has had it");
+    assert_eq!(ENCODED.get() - before, 3, "no watcher has received it");
     assert_eq!(shown.lines.lock().bytes, 0);
 }
 

@@ -81,7 +81,7 @@ fn bytes_are_bounded_over_all_histories_and_the_largest_is_shortened() {
     push(&large, 17, 5000);
     push(&large, 18, 5000);
     let left = large.subscribe(Revision(16)).unwrap().poll_ready().unwrap();
-    assert_eq!(revisions(&left), [17, 18], "the newest stay whatever they weigh");
+    assert_eq!(revisions(&left), [17, 18], "the newest events are kept, regardless of their size");
     drop((large, left));
     assert_eq!(histories.bytes(), 100, "what is dropped counts no longer");
 }

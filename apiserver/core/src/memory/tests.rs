@@ -61,7 +61,7 @@ fn memory_of_bodies_is_known_for_objects_and_history() {
     let (text, a) = ("x".repeat(1024), key("default", "a"));
     commit(&store, put(&a, Expect::Absent, &text)).unwrap();
     let len = store.get(&a).unwrap().unwrap().body_len() as u64;
-    assert_eq!(store.held(), Held { objects: len, history: 0 }, "nobody has compressed it yet");
+    assert_eq!(store.held(), Held { objects: len, history: 0 }, "the body is not compressed yet");
     commit(&store, put(&a, Expect::Any, "")).unwrap();
     let now = store.get(&a).unwrap().unwrap().body_len() as u64;
     assert_eq!(store.held(), Held { objects: now, history: len });

@@ -73,7 +73,7 @@ fn strategic_patches_merge_lists_by_key() {
             json!("b:2"),
         ),
         (
-            "an item of an inner list goes",
+            "an item of an inner list is removed",
             json!({"spec": {"containers": [{"name": "a", "env": [{"name": "X", "$patch": "delete"}]}]}}),
             "/spec/containers/0/env",
             json!([{"name": "Y", "value": "2"}]),

@@ -178,7 +178,7 @@ fn custom_kinds_have_no_protobuf_form() {
         "{}",
         error.message
     );
-    assert!(refused(kind).is_ok(), "whoever reads it as text refuses it, without naming protobuf");
+    assert!(refused(kind).is_ok(), "a reader of text refuses it, without naming protobuf");
     let json = Typed { media_type: "application/json".into(), bytes: Bytes::from_static(b"{}") };
     assert_eq!(to_json(json, Expected::Object(kind, ""), &kinds).unwrap().bytes, "{}");
 }

@@ -74,7 +74,7 @@ async fn silent_connection_is_closed() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(said.as_bytes()).await.unwrap();
         let took = closed(stream).await;
-        assert!(took <= limit + MARGIN, "{said:?} kept its place for {took:?}");
+        assert!(took <= limit + MARGIN, "{said:?} kept its slot for {took:?}");
     }
 }
 

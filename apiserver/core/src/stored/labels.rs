@@ -205,7 +205,7 @@ mod tests {
         for (number, (object, known)) in versions.iter().enumerate() {
             let number = number.to_string();
             assert!(known.look(object, Some(&newest), |labels| labels.get("n00000019999") == Some(&number)));
-            assert!(known.long.lock().upgrade().is_some(), "for whoever comes next");
+            assert!(known.long.lock().upgrade().is_some(), "for the next caller");
         }
         let kept = versions.iter().filter(|(_, known)| known.long.lock().upgrade().is_some()).count();
         assert!((2..20).contains(&kept), "{kept}");

@@ -48,7 +48,7 @@ async fn writes_of_one_turn_are_sent_together() {
                 corked.write_all(&[number; 3]).await.unwrap();
                 corked.flush().await.unwrap();
             }
-            assert_eq!(pipe.lock().written().len(), round, "nothing leaves before the others' turn");
+            assert_eq!(pipe.lock().written().len(), round, "no write overtakes the others");
             left(&pipe).await;
         }
         let long = vec![7; COPIED_MAX + 1];
@@ -59,7 +59,7 @@ async fn writes_of_one_turn_are_sent_together() {
     outlet.drive(writes).await.unwrap();
     let pipe = pipe.lock();
     let lengths: Vec<usize> = pipe.written().iter().map(Vec::len).collect();
-    assert_eq!(lengths, [15, 15, 1, COPIED_MAX + 1], "long writes keep their place");
+    assert_eq!(lengths, [15, 15, 1, COPIED_MAX + 1], "long writes keep their position");
     assert_eq!((pipe.stream.flushes, pipe.waiting.capacity()), (3, 0));
 }
 

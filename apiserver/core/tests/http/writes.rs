@@ -293,7 +293,7 @@ async fn bound_pods_are_given_time() {
     let marked = server.delete(&path).await.expect(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     let again = server.delete(&path).await.expect(200);
-    assert_eq!(again, marked, "deleting twice changes nothing");
+    assert_eq!(again, marked, "a second deletion changes nothing");
     let shorter = server.delete(&format!("{path}?gracePeriodSeconds=5")).await.expect(200);
     assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
     assert!(
@@ -303,7 +303,7 @@ async fn bound_pods_are_given_time() {
     server.get(&path).await.expect(404);
     server.post(PODS, &pod("q", "")).await.expect(201);
     let gone = server.delete(&format!("{PODS}/q")).await.expect(200);
-    assert_eq!(gone["kind"], "Pod", "an unbound pod goes at once");
+    assert_eq!(gone["kind"], "Pod", "an unbound pod is removed at once");
     server.get(&format!("{PODS}/q")).await.expect(404);
 }
 

@@ -354,7 +354,7 @@ mod tests {
         let CertificateStatus::Record(bound) = judge(Some(&begun), Some("u1"), &own, 50) else {
             panic!("not bound")
         };
-        assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is gone");
+        assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is removed");
         let by_this = Entry { registering: Some("this".to_owned()), ..begun };
         assert_eq!(denied(&by_this, None, &own), None, "it is under way");
     }
@@ -410,7 +410,7 @@ mod tests {
         let own = certificate(1, 10);
         let fresh = Entry::joined(&own, None, 200);
         assert_eq!(fresh.after_deletion("u0", 100), None, "a Node from before the join");
-        let gone = fresh.after_deletion("u1", 210).expect("bound to what is gone");
+        let gone = fresh.after_deletion("u1", 210).expect("bound to a Node that no longer exists");
         assert_eq!(denied(&gone, None, &own), Some(Denied::Deleted));
         assert_eq!(gone.after_deletion("u1", 210), None);
     }

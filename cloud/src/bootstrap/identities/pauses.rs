@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(pauses.left(&node(PAUSES_MAX)), None);
         assert_eq!(pauses.0.lock().len(), PAUSES_MAX);
         pauses.failed(&node(0));
-        assert!(pauses.left(&node(0)).is_some(), "those that are there go on");
+        assert!(pauses.left(&node(0)).is_some(), "existing pauses continue");
         tokio::time::advance(PAUSE.max * 2).await;
         pauses.failed(&node(PAUSES_MAX));
         assert!(pauses.left(&node(PAUSES_MAX)).is_some(), "those that are forgotten make room");

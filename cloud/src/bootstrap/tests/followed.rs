@@ -56,7 +56,7 @@ async fn certificate_ends_when_a_list_lacks_its_node() {
         assert_eq!(
             judged(&identities, &identity).await,
             Ok(()),
-            "not bound: the API says that there is none"
+            "not bound: the API server has no such Node"
         );
         tell(&identities, list(other.into_iter().collect())).await;
         assert_eq!(judged(&identities, &identity).await, Err(Denied::Deleted));
@@ -124,7 +124,7 @@ async fn pending_deletion_does_not_affect_a_later_join() {
         let (new, other) = (World::start().await.joined("edge1").await, world.replica().await.identities());
         let replica = if elsewhere { &other } else { &identities };
         let joined = replica.joined(&edge1(), &new.facts(), elsewhere).await.expect("recorded");
-        assert!(joined.is_ok(), "{joined:?}: the name is free where the deletion is known");
+        assert!(joined.is_ok(), "{joined:?}: the name is free once the deletion is known");
         assert!(identities.end_all_deleted().await);
         for replica in [&other, &identities] {
             assert_eq!(judged(replica, &new).await, Ok(()));

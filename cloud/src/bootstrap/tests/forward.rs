@@ -79,7 +79,7 @@ async fn present_api_state_counts_even_after_a_restore() {
     identities.revoke(&edge1()).await.expect("revoked");
     *world.secrets.secrets.lock() = backup;
     take(&identities, &before, None);
-    assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone proves nothing");
+    assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone is no proof");
     assert_eq!(identities.ask(&edge1(), &identity.facts()).await.expect("an answer"), Ok(()));
     assert!(identities.is_known_good(&edge1(), &identity.facts()));
 }

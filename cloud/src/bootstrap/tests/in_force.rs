@@ -183,7 +183,7 @@ async fn replaced_certificate_stays_invalid_after_its_successor_expires() {
     world.skip(335 * day);
     others_write().await;
     let recorded = world.secrets.secrets.lock().values().any(|secret| secret.data.contains_key("edge1"));
-    assert!(!recorded, "nothing of it can still be valid");
+    assert!(!recorded, "none of its certificates can still be valid");
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn replaced_authority_ends_the_process() {
     tokio::time::sleep(Duration::from_secs(60)).await;
     let kept = secrets.secrets.lock().remove("casecret").expect("stored");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!watching.is_finished(), "one that is gone is reported only");
+    assert!(!watching.is_finished(), "a missing record is only reported");
     let other = Arc::new(MemorySecrets::default());
     Bootstrap::with_parts(parts(&other), options()).await.expect("ready");
     let mut replaced = other.secrets.lock()["casecret"].clone();
@@ -334,7 +334,7 @@ async fn session_ends_when_its_certificate_is_no_longer_in_force() {
 
     world.set_node("edge1", Some(NodeState::Absent));
     identities.know_nodes([].into());
-    assert_eq!(said().await.expect("the Node is gone").0, GoodbyeReason::NodeDeleted);
+    assert_eq!(said().await.expect("the Node no longer exists").0, GoodbyeReason::NodeDeleted);
 
     world.set_node("edge1", present("u1"));
     identities.know_nodes([(node.clone(), "u1".to_owned())].into());

@@ -36,7 +36,7 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
     let inner = &world.bootstrap.inner;
     let waiting = inner.limiter.enter([192, 0, 2, 1].into()).expect("a place");
     assert!(waiting.spoke());
-    let slot = Arc::new(waiting.work().await.expect("a working place"));
+    let slot = Arc::new(waiting.work().await.expect("a slot"));
     let certificate = World::start().await.joined("edge1").await.facts();
     let way = Way::Token { bearer: bearer.to_owned(), replace: false };
     let node = edge1();
@@ -56,7 +56,7 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
     drop(asked);
     drop(slot);
     let held = usize::from(!inner.issues.is_empty());
-    assert_eq!(inner.limiter.working(), held, "it has its place until it is done");
+    assert_eq!(inner.limiter.working(), held, "it keeps its slot until it finishes");
     all_recorded(inner).await;
     assert_eq!(inner.limiter.working(), 0);
     true

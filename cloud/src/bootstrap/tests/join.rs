@@ -242,7 +242,7 @@ async fn other_routes_answer_as_documented() {
     world.set_node("edge1", present("u1"));
     let node = NodeId::parse("edge1").expect("a name");
     world.bootstrap.identities().know_nodes([(node, "u1".to_owned())].into());
-    assert_eq!(ask("/node/edge1").await, StatusCode::OK, "the node itself is told");
+    assert_eq!(ask("/node/edge1").await, StatusCode::OK, "the node itself learns it");
     assert_eq!(ask("/node/edge2").await, StatusCode::NOT_FOUND, "and of no other");
     assert_eq!(world.get("/node/").await.0, StatusCode::BAD_REQUEST);
     assert_eq!(world.get("/elsewhere").await.0, StatusCode::NOT_FOUND);

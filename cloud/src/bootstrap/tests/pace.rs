@@ -63,7 +63,7 @@ async fn renewals_in_a_loop_cause_few_record_writes() {
         assert!((50..=60).contains(&wait), "{wait} s");
     }
     assert_eq!(writes(&world) - before, 3);
-    assert_eq!(reads(&world), 0, "memory says it");
+    assert_eq!(reads(&world), 0, "the copy in memory answers");
     world.skip(Duration::from_secs(60));
     identity = renew(&world, &identity).await.expect("after the pause");
     let wait = renew(&world, &identity).await.map(drop).expect_err("too often");
@@ -78,7 +78,7 @@ async fn renewals_in_a_loop_cause_few_record_writes() {
 async fn renewal_after_a_lost_answer_succeeds() {
     let (world, identity) = registered().await;
     for _ in 0..3 {
-        renew(&world, &identity).await.expect("nobody has the one before");
+        renew(&world, &identity).await.expect("no node has the previous one");
     }
     renew(&world, &identity).await.map(drop).expect_err("too often");
 }
@@ -170,7 +170,7 @@ async fn repeated_node_queries_cost_few_api_calls() {
     for _ in 0..20 {
         assert_eq!(ask().await, StatusCode::OK);
     }
-    assert_eq!(reads(&world), 0, "memory says it");
+    assert_eq!(reads(&world), 0, "the copy in memory answers");
 }
 
 /// Other writers of the same Secret never stop.

@@ -200,7 +200,7 @@ async fn no_node_is_created_when_its_mark_cannot_be_written() {
     world.set_node("edge1", Some(NodeState::Absent));
     let after = world.replica().await;
     let judged = after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
-    assert_eq!(judged, Ok(()), "nothing was begun");
+    assert_eq!(judged, Ok(()), "no registration was started");
 }
 
 /// A minute in which nothing happens.

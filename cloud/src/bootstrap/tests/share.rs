@@ -99,7 +99,7 @@ async fn shared_token_joins_leave_record_space_for_named_tokens() {
     let (status, text) = join(None, "edge1", vec![world.bearer()]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
     assert!(text.contains("create a token for its name"), "{text}");
-    assert_eq!(join(Some(&there), "edge2", Vec::new()).await.0, StatusCode::OK, "who is there renews");
+    assert_eq!(join(Some(&there), "edge2", Vec::new()).await.0, StatusCode::OK, "existing nodes renew");
     let bearer = ("authorization", format!("Bearer {}", made(&world.bootstrap).await));
     assert_eq!(join(None, "edge1", vec![bearer]).await.0, StatusCode::OK);
 }

@@ -253,7 +253,7 @@ async fn confirmation_waits_for_the_api_server_and_blocks_nothing_else() {
     world.api.lock().away = true;
     let mut proof = world.prove(&[secret_key("held")]).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(proof.try_recv().is_err(), "nobody has answered");
+    assert!(proof.try_recv().is_err(), "no answer has arrived");
     world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p3", 40, &[])))).await;
     world.settle().await;
     assert_eq!(world.state(&ObjectKey::new(Kind::Pod.resource(), "d", "p3")), "present");
@@ -297,12 +297,12 @@ async fn failing_read_does_not_block_confirmation_of_others() {
         assert_eq!(proven, Proven { read: vec![gone], put_off: vec![odd.clone()] }, "{code}");
         world.told.0.lock().clear();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(world.state(&odd), "absent", "{code}: nothing is concluded");
+        assert_eq!(world.state(&odd), "absent", "{code}: no conclusion is drawn");
         assert!((5..12).contains(&world.asked(&odd)), "{}: again, with back-off", world.asked(&odd));
         assert_eq!(*world.told.0.lock(), [], "{code}: there is no news");
         world.answers_again();
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(*world.told.0.lock(), std::slice::from_ref(&odd), "{code}: who waits may ask again");
+        assert_eq!(*world.told.0.lock(), std::slice::from_ref(&odd), "{code}: waiting nodes may ask again");
         let proven = world.proven(std::slice::from_ref(&odd)).await;
         assert_eq!(proven, Proven { read: vec![odd], put_off: Vec::new() }, "{code}");
     }
@@ -321,7 +321,7 @@ async fn unanswered_read_delays_a_confirmation_once() {
     world.told.0.lock().clear();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let told = world.told.0.lock().len();
-    assert!(told > 30, "what is answered for is read alone, a place beside those that wait: {told}");
+    assert!(told > 30, "the answered object is read alone, in a slot of its own: {told}");
     let proven = world.proven(&keys[4..]).await;
     assert_eq!((proven.read.len(), proven.put_off.len()), (36, 0));
 }
@@ -363,7 +363,11 @@ async fn reset_releases_read_slots_and_forgets_confirmations() {
     names.iter().for_each(|name| world.answers_with(&secret_key(name), 0));
     world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p", 5, &names)))).await;
     world.settle().await;
-    assert_eq!(names.map(|name| world.asked(&secret_key(name))), [1; 4], "all places of the node are taken");
+    assert_eq!(
+        names.map(|name| world.asked(&secret_key(name))),
+        [1; 4],
+        "all slots of the node are occupied"
+    );
     let proof = world.prove(&[secret_key("a")]).await;
     let (done, reset) = oneshot::channel();
     world.send(Input::Reset(done)).await;

@@ -253,7 +253,7 @@ mod tests {
             inside.extend(moves.back);
             let Some(share) = bodies.0.get(&node()) else { continue };
             let told: BTreeSet<_> = inside.iter().filter_map(|uid| share.position(uid)).collect();
-            assert_eq!(told, share.inside, "whoever follows the moves knows who is inside");
+            assert_eq!(told, share.inside, "following the moves is enough to know the members");
             let mut all: Vec<_> = share.positions.keys().filter_map(|uid| share.position(uid)).collect();
             all.sort();
             let mut room = NODE_PODS_BYTES_MAX;

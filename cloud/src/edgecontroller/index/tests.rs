@@ -134,7 +134,7 @@ fn secret_is_delivered_while_any_pod_needs_it() {
     let raw = world.secret("s", "2");
     world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
     assert_eq!(world.offered(), Vec::<String>::new());
-    assert_eq!(world.down.objects.len(), 2, "nothing but the two Nodes stays in memory");
+    assert_eq!(world.down.objects.len(), 2, "only the two Nodes stay in memory");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn unreadable_object_delays_no_node() {
     world.index.fetched(&secret, None, Some(raw));
     assert_eq!((world.state("a", &secret), world.down.tally().unreadable), ("present", 0));
     world.index.unreadable(&secret, 500);
-    assert_eq!(world.state("a", &secret), "present", "what is known stays");
+    assert_eq!(world.state("a", &secret), "present", "known objects stay");
 
     world.pod("r", "a", &["t"]);
     world.index.unreadable(&key(Kind::Secret, "t"), 500);
@@ -235,7 +235,11 @@ fn the_newer_of_read_and_watch_wins() {
     let gone = world.secret("s", "old");
     world.index.handle(Kind::Secret, ObjectEvent::Deleted(gone));
     world.index.fetched(&secret, None, Some(old));
-    assert_eq!(world.state("a", &secret), "absent", "a read from before the deletion revives nothing");
+    assert_eq!(
+        world.state("a", &secret),
+        "absent",
+        "a read from before the deletion does not revive the object"
+    );
 }
 
 #[test]
@@ -282,7 +286,7 @@ fn deleted_node_drops_everything_and_a_new_one_gets_everything() {
     assert_eq!(
         world.state("a", &key(Kind::Secret, "s")),
         "pending",
-        "nothing flows, and nothing is taken away"
+        "no object is sent, and none is deleted"
     );
 
     world.index.joined(&node("a"));
@@ -379,7 +383,7 @@ fn the_first_lists_spare_single_reads() {
     assert_eq!(world.offered(), ["a<-s", "fetch missing"]);
     assert!(
         !world.down.objects.contains_key(&key(Kind::Secret, "other")),
-        "nobody needs it, nobody keeps it"
+        "an object without users is not kept"
     );
 }
 
@@ -427,7 +431,7 @@ fn unreadable_pod_keeps_what_it_needs_until_its_deletion() {
     world.index.handle(Kind::Pod, ObjectEvent::Applied(of_many_values(Kind::Pod, "p", 1001, ON_A)));
     let effects = world.index.take_effects();
     let reads = effects.iter().filter(|effect| matches!(effect, Effect::Fetch(key, _) if *key == pod));
-    assert_eq!(reads.count(), 0, "it is not asked for again and again");
+    assert_eq!(reads.count(), 0, "it is not requested repeatedly");
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unreadable", "present"));
     world.index.handle(Kind::Pod, ObjectEvent::Deleted(of_many_values(Kind::Pod, "p", 1002, ON_A)));
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
@@ -464,7 +468,7 @@ fn unreadable_pod_that_is_being_deleted_reaches_its_node() {
     assert_eq!((&body["kind"], &body["spec"]["nodeName"]), (&json!("Pod"), &json!("a")));
     assert_eq!(body["metadata"]["deletionGracePeriodSeconds"], 30);
     world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1002, 30)));
-    assert_eq!(world.offered(), [""; 0], "what has grown is nothing that a node acts on");
+    assert_eq!(world.offered(), [""; 0], "only fields that a node does not use have grown");
     world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1003, 10)));
     assert_eq!(
         (world.offered(), told(&world)["metadata"]["deletionGracePeriodSeconds"].as_u64()),
@@ -489,7 +493,7 @@ fn pod_too_long_for_an_event_is_read_when_it_is_being_deleted() {
     };
     world.offered();
     world.index.handle(Kind::Pod, skimmed(1000, ""));
-    assert_eq!(world.offered(), [""; 0], "its node keeps what it has");
+    assert_eq!(world.offered(), [""; 0], "its node keeps its objects");
     let marks = r#","deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":30"#;
     world.index.handle(Kind::Pod, skimmed(1001, marks));
     assert_eq!(world.offered(), ["fetch p again"]);
@@ -528,7 +532,7 @@ fn pod_too_long_for_an_event_is_unreadable_at_once() {
     found["metadata"]["resourceVersion"] = "1001".into();
     found["spec"]["junk"] = "x".repeat(3 << 20).into();
     world.index.fetched(&key(Kind::Pod, "p"), None, Some(RawObject::new(found)));
-    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p"], "what it needs is known");
+    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p"], "its references are known");
     world.index.handle(Kind::Pod, skimmed(1002, r#","spec":{"nodeName":"a"}"#));
     assert_eq!(world.offered(), [""; 0], "and stays known");
     assert_eq!(world.state("a", &key(Kind::Secret, "s")), "pending");
@@ -550,7 +554,7 @@ fn unreadable_configmap_does_not_block_its_node() {
         world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
         assert_eq!(world.state("a", &wanted), "present", "it has become smaller");
         world.index.handle(Kind::Secret, ObjectEvent::Applied(of_many_values(Kind::Secret, "s", 3000, "")));
-        assert_eq!(world.state("a", &wanted), "unreadable", "what was known is out of date");
+        assert_eq!(world.state("a", &wanted), "unreadable", "the known state is out of date");
         world.index.handle(Kind::Secret, ObjectEvent::Deleted(of_many_values(Kind::Secret, "s", 3001, "")));
         assert_eq!(world.state("a", &wanted), "absent");
     }

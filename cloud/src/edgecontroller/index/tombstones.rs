@@ -102,7 +102,7 @@ mod tests {
         (0..=TOMBSTONES_MAX).for_each(|number| tombstones.add(&uid(number)));
         assert!(tombstones.entries.len() <= TOMBSTONES_MAX && tombstones.uids.len() <= TOMBSTONES_MAX);
         let fresh = tombstones.begin();
-        assert!(!tombstones.end(slow), "it may show a pod of which nothing is remembered");
+        assert!(!tombstones.end(slow), "it may contain a pod without a tombstone");
         assert!(tombstones.end(fresh));
     }
 }

@@ -114,7 +114,7 @@ fn the_same_name_with_a_new_uid_is_a_deletion_then_an_addition() {
         assert_eq!(decision.verdict, expected, "{observed:?} {}", second.change);
         let known = manager.by_key(&Pod::at(1).trimmed().object.key).expect("known");
         assert_eq!(known.version.uid, uid("u2"));
-        assert_eq!(manager.remove(&uid("u1")), None, "its deletion comes too late to matter");
+        assert_eq!(manager.remove(&uid("u1")), None, "its deletion arrives too late to matter");
         assert_eq!(manager.keys().count(), 1);
     }
 }
@@ -150,7 +150,7 @@ fn unchanged_content_is_tracked_since_its_last_seen_change() {
         assert_eq!(since(&manager), expected, "at {}", pod.revision);
     }
     manager.passed_over(&uid);
-    assert_eq!(since(&manager), 4, "what was between is not known");
+    assert_eq!(since(&manager), 4, "the versions in between are unknown");
     verdict(&mut manager, Observed::Modified, &Pod::at(5).with(labelled));
     assert_eq!(since(&manager), 4);
 }

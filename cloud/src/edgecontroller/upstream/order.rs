@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(applied(b"status: {}", CloudRevision(7)), None, "YAML stays as it is");
         assert!(naming(&call("application/json")).is_none());
         let put = ApiCall::json(Method::PUT, "/api/v1/nodes/n/status", &json!({}));
-        let names = naming(&put).expect("an object in the place of another one");
+        let names = naming(&put).expect("an object that replaced another one");
         assert_eq!(
             names(&put.body, CloudRevision(7)).expect("changed"),
             r#"{"metadata":{"resourceVersion":"7"}}"#

@@ -294,7 +294,11 @@ async fn reports_of_older_edges_are_merged_into_the_present_status() {
         "nothing is written: {lines:?}"
     );
     let names: Vec<&str> = deleted_pods.iter().map(ObjectKey::name).collect();
-    assert_eq!((names, reply.content.is_ok()), (vec!["gone", "foreign", "p"], true), "and why is not told");
+    assert_eq!(
+        (names, reply.content.is_ok()),
+        (vec!["gone", "foreign", "p"], true),
+        "and the reason is not disclosed"
+    );
 
     let list = ObjectPath { name: None, ..path("d", Type::PodList, "") };
     let ((reply, _), _, _) = ask(Op::Query, list, Value::Null).await;

@@ -29,7 +29,7 @@ async fn replaced_child_is_not_taken_over() {
         let mut planned = plan(&made.grid(), &["a"], &[Child(&seen)]).unwrap();
         let manifest = planned.wanted.remove(0).manifest(&made.grid());
         remove(&deployments, "web-a").await;
-        children.apply("default", "web-a", &manifest).await.expect_err("there is nothing of this UID");
+        children.apply("default", "web-a", &manifest).await.expect_err("no object has this UID");
         assert_eq!(get(&deployments, "web-a").await, Value::Null);
 
         let other = make(&deployments, json!({"metadata": {"name": "web-a"}, "spec": workload(1)})).await;

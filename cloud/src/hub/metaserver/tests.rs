@@ -228,7 +228,11 @@ fn waiting_metaserver_sync_is_bounded_and_counted() {
     assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
     world.opened(1, Ok(()));
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None));
-    assert_eq!(world.remembered(), Some(vec!["zzzzz".to_owned()]), "what was asked for is open all the same");
+    assert_eq!(
+        world.remembered(),
+        Some(vec!["zzzzz".to_owned()]),
+        "the requested watch is open nevertheless"
+    );
 }
 
 /// A request for a watch gets its answer even if a sync has left the watch out meanwhile. Then the watch lingers.
@@ -239,7 +243,7 @@ fn watch_left_out_while_opening_is_answered_and_lingers() {
     assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
     world.sync(&[]);
     assert_eq!(world.actions(), ["open 1 v1/pods shop", "2 Some([])"]);
-    assert_eq!(world.remembered(), Some(Vec::new()), "the ledger is told");
+    assert_eq!(world.remembered(), Some(Vec::new()), "the ledger is updated");
     world.opened(1, Ok(()));
     assert_eq!(world.actions(), ["1 Approved"]);
     assert_eq!(world.watches.deadline(), Some(world.now + LINGER));
@@ -296,7 +300,7 @@ fn memory_of_watches_is_bounded_and_released() {
 
     let open = world.watches.memory();
     (0..10).for_each(|_| world.watch("a", PODS));
-    assert_eq!(world.watches.memory(), open, "one watch, however often it is asked for");
+    assert_eq!(world.watches.memory(), open, "one watch, regardless of the number of requests");
     for number in 0..2 * APPLICATIONS_MAX {
         world.watch(&format!("id-{number:05}"), PODS);
     }

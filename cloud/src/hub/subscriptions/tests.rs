@@ -268,7 +268,7 @@ async fn every_subscription_is_reviewed_and_no_answer_is_cached() {
         assert_eq!(spec["resourceAttributes"]["labelSelector"]["rawSelector"], "tier=front");
     }
     rights.withheld.store(true, Ordering::SeqCst);
-    assert_eq!(check().await.expect_err("the right was just taken away").code, 403);
+    assert_eq!(check().await.expect_err("the right was just revoked").code, 403);
     assert_eq!(rights.questions(), QUESTIONS + 1, "the first refusal decides");
     rights.withheld.store(false, Ordering::SeqCst);
     check().await.expect("a refusal is not remembered");
@@ -409,10 +409,10 @@ async fn subscription_is_closed_with_403_when_its_right_is_revoked() {
     assert_eq!(rights.questions(), QUESTIONS);
 
     assert_eq!(edge.listen(REVIEW_INTERVAL + SOON).await, None, "still allowed");
-    assert_eq!(rights.questions(), 2 * QUESTIONS, "asked again after five minutes");
+    assert_eq!(rights.questions(), 2 * QUESTIONS, "reviewed again after five minutes");
     rights.silent.store(true, Ordering::SeqCst);
-    assert_eq!(edge.listen(REVIEW_INTERVAL).await, None, "no answer takes no right away");
-    assert!(rights.questions() > 2 * QUESTIONS, "asked once more");
+    assert_eq!(edge.listen(REVIEW_INTERVAL).await, None, "a missing answer revokes no right");
+    assert!(rights.questions() > 2 * QUESTIONS, "reviewed once more");
     rights.silent.store(false, Ordering::SeqCst);
 
     rights.withheld.store(true, Ordering::SeqCst);
@@ -442,8 +442,8 @@ async fn unfollowed_watch_is_closed_after_ten_minutes() {
     let subscriptions = &hub.subscriptions;
     let watch = subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let (first, last) = (session(&hub), session(&hub));
-    watch.follow(&first, SubscriptionId(1)).expect("it goes on");
-    watch.follow(&last, SubscriptionId(4)).expect("it goes on");
+    watch.follow(&first, SubscriptionId(1)).expect("it continues");
+    watch.follow(&last, SubscriptionId(4)).expect("it continues");
     tokio::time::advance(2 * IDLE_LIMIT).await;
     subscriptions.sweep();
     watch.unfollow(&first, SubscriptionId(1));
@@ -460,7 +460,7 @@ async fn unfollowed_watch_is_closed_after_ten_minutes() {
     subscriptions.sweep();
     assert_eq!((subscriptions.running.len(), hub.metrics.shared_watches.get()), (0, 0));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert!(tasks.iter().all(AbortHandle::is_finished), "nobody reads the API server for it");
+    assert!(tasks.iter().all(AbortHandle::is_finished), "no read of the API server is made for it");
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,7 +468,7 @@ async fn housekeeping_closes_unfollowed_watches() {
     let hub = hub(&scripted(&Arc::default()));
     let watch = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let session = session(&hub);
-    watch.follow(&session, SubscriptionId(1)).expect("it goes on");
+    watch.follow(&session, SubscriptionId(1)).expect("it continues");
     tokio::spawn(keep_house(Arc::clone(&hub)));
     tokio::time::sleep(IDLE_LIMIT).await;
     watch.unfollow(&session, SubscriptionId(1));
@@ -497,12 +497,12 @@ async fn throwaway_selectors_use_up_only_the_watches_of_their_node() {
     for number in 0..NODE_WATCHES_MAX {
         let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
         let subscription = SubscriptionId(u32::try_from(number).expect("few") + 1);
-        watch.follow(&handle, subscription).expect("it goes on");
+        watch.follow(&handle, subscription).expect("it continues");
     }
     let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
     assert_eq!(refused.code, 429, "{refused:?}");
     let other = NodeId::parse("other").expect("valid");
-    hub.subscriptions.open(&other, &select(9_999)).await.expect("another node has places of its own");
+    hub.subscriptions.open(&other, &select(9_999)).await.expect("another node has slots of its own");
 }
 
 /// Subscriptions that are begun and ended leave no work behind.
@@ -518,7 +518,7 @@ async fn cancelled_subscription_causes_no_work() {
     }
     let asked = rights.questions();
     assert_eq!(edge.listen(2 * REVIEW_INTERVAL).await, None);
-    assert_eq!(rights.questions(), asked, "nobody asks for the rights to what has ended");
+    assert_eq!(rights.questions(), asked, "no review is made for an ended subscription");
 }
 
 /// Requests beyond a node's share of memory are refused, and those that fit are not.

@@ -251,7 +251,7 @@ async fn calls_are_never_repeated_and_a_refusal_says_when_to_retry() {
             let answer = kube.call(caller, call.clone()).await.unwrap();
             assert_eq!((answer.code, calls.load(Ordering::SeqCst)), (code, 1), "{call:?}, before: {before}");
             if body == budget {
-                assert_eq!(answer.body, budget, "as it was said");
+                assert_eq!(answer.body, budget, "as configured");
             } else if code == 429 {
                 let Refusal { message, details, .. } = answer.refusal();
                 let seconds = details.map(|details| details.retry_after_seconds);

@@ -29,7 +29,7 @@ async fn hanging_disk_delays_no_call() {
     let _pool = connections.current();
     done.send(()).expect("it waits");
     let in_time = tokio::task::spawn_blocking(|| writer.join()).await.expect("a thread").expect("no panic");
-    assert!(in_time.expect("it is written"), "nobody reads it in the place of a call");
+    assert!(in_time.expect("it is written"), "the copy never replaces a call");
 }
 
 /// This kubeconfig, with a certificate that expires after `life`.

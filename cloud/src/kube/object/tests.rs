@@ -40,12 +40,12 @@ fn too_deeply_nested_object_affects_no_other() {
     let list: kube::core::ObjectList<RawObject> = serde_json::from_str(&list).expect("a list");
     let unread: Vec<bool> = list.items.iter().map(RawObject::is_unread).collect();
     assert_eq!(unread, [false, true, false, true]);
-    assert!(list.items.iter().all(|object| object.uid().is_ok()), "which object it is, is known");
+    assert!(list.items.iter().all(|object| object.uid().is_ok()), "the object's identity is known");
     let passed_on = format!(r#"[{{"items":[{}]}}]"#, list.items[2].value());
     assert!(serde_json::from_str::<Value>(&passed_on).is_ok());
     let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "4"});
     let whole = json!({"kind": "Thing", "metadata": metadata, "data": 7});
-    assert_eq!(*list.items[0].value(), whole, "what the API server keeps of its writers is left out");
+    assert_eq!(*list.items[0].value(), whole, "managedFields are left out");
     let error = list.items[1].clone().into_whole().expect_err("not read").to_string();
     assert!(error.contains("/b cannot be read") && error.contains("recursion"), "{error}");
     let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
@@ -89,7 +89,7 @@ fn object_that_would_expand_too_much_is_not_parsed_and_affects_no_other() {
         assert_eq!(
             metadata.get("labels").is_some(),
             is_read || name == "many",
-            "of what is not read, {name} keeps its identity, and labels that are few"
+            "{name} is not read, but keeps its identity and its labels if they are few"
         );
     }
     let writers = format!("[{}{{}}]", "{},".repeat(STRINGS_MAX));

@@ -148,7 +148,7 @@ async fn list_of_large_objects_stays_within_the_page_memory() {
     let pages = std::mem::take(&mut *api.pages.lock());
     let taken: Vec<usize> =
         pages.iter().filter(|(_, len)| *len <= PAGE_LEN_MAX).map(|(limit, _)| *limit).collect();
-    assert_eq!(taken.first(), Some(&1), "fewer objects are asked for until they fit: {pages:?}");
+    assert_eq!(taken.first(), Some(&1), "fewer objects are requested until they fit: {pages:?}");
     assert!(taken.contains(&500), "and more again, when they are small: {pages:?}");
     assert!(pages.len() < 45, "{pages:?}");
 }
@@ -171,7 +171,7 @@ async fn queued_events_are_bounded_in_bytes_and_none_is_lost() {
         seen.push(told(&soon(events.recv()).await.expect("an event")));
     }
     assert_eq!(seen, all(20));
-    assert_eq!(waiting.free(), 4 * MIB, "what was taken takes nothing");
+    assert_eq!(waiting.free(), 4 * MIB, "events that were read occupy no memory");
     watching.abort();
 }
 
@@ -234,7 +234,7 @@ async fn watches_of_one_large_object_parse_it_one_at_a_time() {
         }
     });
     soon(futures::future::join_all(all)).await;
-    assert!(!waiting.is_reading() && waiting.free() == 2 * MIB, "and everybody hears of it");
+    assert!(!waiting.is_reading() && waiting.free() == 2 * MIB, "and all followers are notified");
     watches.into_iter().for_each(|watch| watch.abort());
 }
 

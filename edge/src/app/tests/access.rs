@@ -108,7 +108,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
     let token = issuer.sign("k", "u3", YEAR);
     let issued = token.clone();
     cloud.script(&format!("POST {TOKENS}"), move |body, caller| {
-        assert_eq!(caller, None, "asked as the node");
+        assert_eq!(caller, None, "called as the node");
         let mut reply = body.clone();
         // As with the API server, the token is valid for longer than the reply says.
         reply["status"] = json!({"token": issued, "expirationTimestamp": "2026-01-01T00:00:00Z"});
@@ -169,7 +169,7 @@ async fn refusal_of_the_cluster_is_final_and_a_failure_is_not() {
 pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     let known = token.to_owned();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, caller| {
-        assert_eq!(caller, None, "asked as the node");
+        assert_eq!(caller, None, "called as the node");
         let mut review = review.clone();
         review["status"] = if review["spec"]["token"] == known {
             let groups = ["system:serviceaccounts", "system:authenticated"];
@@ -188,7 +188,7 @@ pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     });
     let known = token.to_owned();
     cloud.script(&format!("GET {MAPS}/app"), move |_, caller| {
-        assert_eq!(caller, Some(known.as_str()), "asked as the caller");
+        assert_eq!(caller, Some(known.as_str()), "called as the caller");
         (
             200,
             json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
@@ -196,7 +196,7 @@ pub(super) fn decides(cloud: &FakeCloud, token: &str) {
         )
     });
     cloud.script("GET /api/v1/namespaces/default/secrets/hidden", |_, caller| {
-        assert!(caller.is_some(), "asked as the caller");
+        assert!(caller.is_some(), "called as the caller");
         (403, json!({"kind": "Status", "code": 403, "message": "secrets \"hidden\" is forbidden"}))
     });
 }
@@ -262,7 +262,7 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
     agent.stop().await;
 
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    assert_eq!(code(&agent, &token, &format!("{MAPS}/app")).await, 200, "the last decision stands");
+    assert_eq!(code(&agent, &token, &format!("{MAPS}/app")).await, 200, "the last decision is kept");
     assert_eq!(code(&agent, &token, hidden).await, 403, "so does this one");
     assert_eq!(code(&agent, &token, MAPS).await, 200);
     assert_eq!(code(&agent, &token, LEASES).await, 200);
@@ -314,7 +314,7 @@ async fn pod_writes_as_its_account_and_gets_retry_after_offline() {
     cloud.script(&format!("PATCH {MAPS}/app"), move |_, _| (403, refused.clone()));
     let (method, path, body, _) = &writes[0];
     let (code, status) = agent.pod_calls(&token, method.clone(), path, body).await;
-    assert_eq!((code, &status), (StatusCode::FORBIDDEN, &refusal), "as the cluster says it");
+    assert_eq!((code, &status), (StatusCode::FORBIDDEN, &refusal), "as the cluster answers");
 
     knows_the_keys(&agent, &cloud).await;
     away(&agent, &cloud).await;

@@ -109,7 +109,7 @@ async fn endless(stream: impl AsyncRead + AsyncWrite, request: &str) -> (String,
     };
     let ends = async { tokio::join!(send, answer).0 };
     let sent = tokio::time::timeout(DEADLINE, ends).await.expect("a client that keeps sending is cut off");
-    assert!(sent.is_err(), "all 10 GiB were taken");
+    assert!(sent.is_err(), "all 10 GiB were accepted");
     (String::from_utf8_lossy(&first[9..]).into_owned(), taken)
 }
 
@@ -138,7 +138,7 @@ async fn ten_gibibytes_are_refused_and_not_read() {
     assert_eq!(code, "413", "the local API");
     assert!(taken < TAKEN_MAX, "{taken} bytes");
     assert_eq!(agent.names("/api/v1/services").await, ["web"], "others are served");
-    assert!(!cloud.calls().iter().any(|call| call.contains("events")), "nothing went to the cloud");
+    assert!(!cloud.calls().iter().any(|call| call.contains("events")), "no request was sent to the cloud");
     agent.stop().await;
 }
 
@@ -160,7 +160,7 @@ async fn idle_watches_of_the_local_api_are_bounded() {
         idle.push(stream);
     }
     assert_eq!(watch().await.0, "429");
-    assert_eq!(ask(agent.http, "/api/v1/services").await.0, 200, "lists go on");
+    assert_eq!(ask(agent.http, "/api/v1/services").await.0, 200, "lists continue");
     assert_eq!(
         agent.names("/api/v1/services").await,
         ["web"],

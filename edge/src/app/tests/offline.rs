@@ -56,7 +56,7 @@ async fn single_answers_are_kept_and_served_offline() {
     wait_until("the first answer", DEADLINE, async || read(&agent).await == "1").await;
     let before = agent.get(&path("configmaps", "another")).await.1;
     cloud.put(&map, "c1", &json!({"data": {"a": "2"}}), &[]);
-    assert_eq!(read(&agent).await, "2", "the answer is the cloud's while it can be asked");
+    assert_eq!(read(&agent).await, "2", "the cloud answers while it is reachable");
     assert!(revision(&agent.get(&path("configmaps", "another")).await.1) > revision(&before));
     assert_eq!(agent.get(&path("secrets", "another")).await.0, StatusCode::OK);
     assert_eq!(agent.get(&path("configmaps", "none")).await.0, StatusCode::NOT_FOUND);
@@ -312,7 +312,7 @@ async fn unreadable_object_delays_no_pod_and_is_reported() {
     });
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
-    assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it can be asked");
+    assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it is reachable");
     agent.stop().await;
 
     cloud.set_away(true);

@@ -53,7 +53,7 @@ impl Watch {
         let event = async {
             loop {
                 // Headers and chunk sizes are between the events.
-                let line = self.0.next_line().await.unwrap().expect("the watch to go on");
+                let line = self.0.next_line().await.unwrap().expect("the watch to continue");
                 if let Ok(event @ Value::Object(_)) = serde_json::from_str(&line) {
                     return event;
                 }
@@ -119,7 +119,7 @@ async fn offline_watch_lasts_and_ends_with_a_bookmark() {
             let reached = event["object"]["metadata"]["resourceVersion"].as_str().unwrap();
             let path = format!("{SERVICES}?watch=true&resourceVersion={reached}&timeoutSeconds=1");
             let (code, text) = fetch_plain(agent.http, Method::GET, &path, HeaderMap::new(), "").await;
-            assert_eq!((code, text.as_str()), (StatusCode::OK, ""), "it goes on from {reached}");
+            assert_eq!((code, text.as_str()), (StatusCode::OK, ""), "it continues from {reached}");
         }
     }
     agent.stop().await;

@@ -164,7 +164,7 @@ async fn upstream_server_that_loops_back_is_detected_and_skipped() {
     for _ in 0..5 {
         assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
     }
-    assert_eq!((told.asked(), manner.asked()), (around, straight + 5), "only the other one is asked");
+    assert_eq!((told.asked(), manner.asked()), (around, straight + 5), "only the other server is asked");
 }
 
 #[tokio::test]

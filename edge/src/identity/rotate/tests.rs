@@ -49,7 +49,7 @@ impl Virtual {
         let first = identity.certificate.clone();
         let (sender, receiver) = watch::channel(Arc::new(identity));
         let rotation = rotate(self.clone(), sender, seed);
-        tokio::time::timeout(time, rotation).await.expect_err("it goes on for ever");
+        tokio::time::timeout(time, rotation).await.expect_err("it never stops");
         let last = receiver.borrow();
         last.certificate != first
     }
@@ -86,7 +86,7 @@ async fn renewal_is_at_a_jittered_fraction_of_the_life() {
         let cloud = Virtual::new();
         assert!(cloud.run(seed, LIFE).await, "the new one is published");
         let asked = cloud.asked.lock().clone();
-        assert_eq!(asked.len(), 1, "once in a life: {asked:?}");
+        assert_eq!(asked.len(), 1, "once in a certificate's life: {asked:?}");
         let fraction = asked[0].as_secs_f64() / LIFE.as_secs_f64();
         assert!(DUE.contains(&fraction), "{fraction}");
         moments.push(asked[0]);
@@ -154,7 +154,7 @@ async fn a_clock_that_is_ahead_of_the_cloud_does_not_renew_without_pause() {
     let cloud = Virtual { before_cloud: LIFE, ..Virtual::new() };
     assert!(cloud.run(5, DAY).await);
     let asked = cloud.asked.lock().len();
-    assert!((2..300).contains(&asked), "{asked} times in a day");
+    assert!((2..300).contains(&asked), "{asked} attempts in a day");
 }
 
 #[test]

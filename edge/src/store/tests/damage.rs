@@ -147,7 +147,7 @@ async fn unreadable_row_is_lost_alone() {
     assert_eq!(store.reports(0, 9).unwrap()[0].key, key("pods", "web"));
     let standing = store.standing().unwrap();
     assert_eq!((standing.store, standing.epoch, standing.synced), (damaged.id, None, false));
-    assert_eq!(standing.attestation, [4; 49].as_slice(), "it is true whatever else is lost");
+    assert_eq!(standing.attestation, [4; 49].as_slice(), "it is correct regardless of other losses");
     // A missing object may exist, so no list may count as complete.
     let list = store.list(key("pods", "x").resource(), None);
     assert!(matches!(list, Err(StoreError::NotSynced { .. })), "{list:?}");
@@ -188,7 +188,7 @@ async fn store_with_all_objects_saved_continues_to_serve_them() {
     let history = store.watch(key("pods", "x").resource(), damaged.revision);
     assert!(matches!(history, Err(StoreError::Expired { .. }) | Ok(_)), "{:?}", history.err());
     store.report(report("other")).await.unwrap();
-    assert_eq!(store.reports(0, 9).unwrap().len(), 2, "numbers go on");
+    assert_eq!(store.reports(0, 9).unwrap().len(), 2, "numbers continue");
 }
 
 #[tokio::test]
@@ -235,5 +235,5 @@ async fn panic_of_the_writer_fails_the_store_visibly() {
     let why = tokio::time::timeout(DEADLINE, store.failed()).await.expect("it says so");
     assert!(why.contains("panicked"), "{why}");
     drop(store);
-    assert!(open(&disk).counts().unwrap().visible >= 21, "another process goes on");
+    assert!(open(&disk).counts().unwrap().visible >= 21, "another process continues");
 }

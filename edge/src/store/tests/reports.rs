@@ -29,7 +29,7 @@ async fn the_newest_report_survives_and_is_shown() {
 
     let store = open(&disk);
     let waiting = store.reports(0, 10).unwrap();
-    assert_eq!(waiting.len(), 1, "the newer report takes the older one's place");
+    assert_eq!(waiting.len(), 1, "the newer report replaces the older one");
     assert!(waiting[0].call.body.contains("Running"));
     assert_eq!(phase(&store, &pod), "Running");
     // A delivery from before the cloud knew the status does not remove it.

@@ -27,7 +27,7 @@ async fn newest_answer_is_kept_and_the_least_recently_requested_evicted() {
     store.close().await;
     let store = open(&disk);
     assert_eq!(read(&store, &number(0)).unwrap().unwrap()["data"]["at"], "6");
-    assert_eq!(read(&store, &number(OBJECTS_MAX)).unwrap(), None, "known not to be there");
+    assert_eq!(read(&store, &number(OBJECTS_MAX)).unwrap(), None, "known to be absent");
     assert!(matches!(read(&store, &number(1)), Err(StoreError::NotSynced { .. })));
     assert!(read(&store, &number(2)).unwrap().is_some());
     // Events do not evict other answers.

@@ -100,13 +100,13 @@ async fn the_first_list_of_a_subscription_is_in_no_history() {
     let maps = Resource::new("", "v1", "configmaps");
     let subscription = store.open_subscription(Selection::all(maps.clone())).await.unwrap();
     let before = store.revision();
-    assert_eq!(store.watchers(subscription, &maps), 0, "and to be asked begins none");
+    assert_eq!(store.watchers(subscription, &maps), 0, "and a request starts none");
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "app"), "u1", 10, &[]))]).await;
     store.caught_up(subscription, epoch(1), CloudRevision(10)).await.unwrap();
     let copy = store.subscribed(subscription);
     assert!(
         matches!(copy.watch(&maps, before), Err(StoreError::Expired { .. })),
-        "what came before is not known"
+        "earlier events are unknown"
     );
     assert_eq!(copy.list(&maps, None).unwrap().items.len(), 1);
     assert_eq!(seen(&copy, store.revision().0), []);
@@ -129,7 +129,7 @@ async fn removed_and_restored_subscription_has_a_new_history() {
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "new"), "u2", 11, &[]))]).await;
     store.caught_up(subscription, epoch(1), CloudRevision(11)).await.unwrap();
     let since = store.subscribed(subscription).watch(&maps, before);
-    assert!(matches!(since, Err(StoreError::Expired { .. })), "what happened in between is not known");
+    assert!(matches!(since, Err(StoreError::Expired { .. })), "events in between are unknown");
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn published_change_never_belongs_to_another_history() {
         let mut count = 0;
         while count < CHANGES {
             for change in told.poll_ready().expect("a history that is long enough") {
-                reader.watch(&maps, change.revision()).expect("a revision that was told");
+                reader.watch(&maps, change.revision()).expect("a revision that was published");
                 count += 1;
             }
         }
@@ -187,7 +187,7 @@ async fn watches_can_end_and_leave_the_copy() {
     let listed = copy.list(&maps, None).unwrap();
     assert_eq!(listed.items.len(), 1);
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "two"), "u2", 11, &[]))]).await;
-    assert_eq!(seen(&copy, listed.revision.0).len(), 1, "and goes on from the list");
+    assert_eq!(seen(&copy, listed.revision.0).len(), 1, "and continues from the list");
 }
 
 #[tokio::test]

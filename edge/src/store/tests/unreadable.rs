@@ -51,7 +51,7 @@ async fn unreadable_object_is_resolved_or_removed_with_its_need() {
     apply(&store, &[unreadable(&secret)]).await;
     assert_eq!(entry(&store), Some(HeldState::Unreadable), "it may be there again");
     apply(&store, &[delete(&secret)]).await;
-    assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "nothing is left of it");
+    assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "no part of it is left");
     assert!(why(&store, &secret).contains("only what its pods refer to"));
 }
 
@@ -63,7 +63,7 @@ async fn held_version_of_an_unreadable_object_stays_and_counts_as_older() {
     let Some(HeldState::Present(version)) = held(&store, SubscriptionId::NODE, &secret) else {
         panic!("it is held")
     };
-    assert_eq!(version.revision, CloudRevision(10), "of this history, so it has its place");
+    assert_eq!(version.revision, CloudRevision(10), "of this history, so it is kept");
     let local = store.get(&secret).unwrap().unwrap();
 
     store.welcome(welcome(2)).await.unwrap();
@@ -104,7 +104,7 @@ async fn objects_read_by_other_clients_are_hidden_from_the_pushed_set() {
     ));
 
     apply(&store, &[subscribed(delete(&map))]).await;
-    assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
+    assert_eq!(store.counts().unwrap().visible, 1, "the pod: its content is not kept");
     assert_eq!(held(&store, SubscriptionId::NODE, &map), Some(HeldState::Unreadable));
     // The answer to a caller's request does not become the node's own either.
     store.drop_subscription(subscription).await.unwrap();
@@ -156,7 +156,7 @@ async fn each_subscription_tracks_unreadable_objects_separately() {
 
     apply(&store, &[within(other, delete(&never))]).await;
     assert_eq!((entry(subscription), entry(other)), (Some(HeldState::Unreadable), None));
-    assert_eq!(store.counts().unwrap().visible, 1, "nobody keeps the content");
+    assert_eq!(store.counts().unwrap().visible, 1, "the content is not kept");
     apply(&store, &[within(subscription, upsert(&never, "u3", 12, &[]))]).await;
     assert!(matches!(entry(subscription), Some(HeldState::Present(_))), "it can be read again");
     apply(&store, &[within(other, unreadable(&never)), within(subscription, delete(&never))]).await;
@@ -164,6 +164,6 @@ async fn each_subscription_tracks_unreadable_objects_separately() {
     assert_eq!((entry(subscription), entry(other)), (None, None));
     apply(&store, &[within(subscription, unreadable(&never))]).await;
     store.drop_subscription(subscription).await.unwrap();
-    assert_eq!(store.counts().unwrap().visible, 0, "with its subscription all of it goes");
+    assert_eq!(store.counts().unwrap().visible, 0, "it is removed with its subscription");
     assert_eq!(entry(subscription), None);
 }

@@ -146,10 +146,7 @@ mod tests {
         let mut inbox = inbox(UNACKED_MAX as u64);
         assert!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err());
         inbox.committed(Seq(1));
-        assert!(
-            inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err(),
-            "stored, but the cloud was not told yet"
-        );
+        assert!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err(), "stored, but not acknowledged yet");
         assert_eq!(ack(&mut inbox), Some(1));
         assert_eq!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).expect("one left"), Arrival::New);
     }

@@ -146,7 +146,7 @@ async fn slow_policy_does_not_delay_other_requests() {
     let served = tokio::spawn(async { std::time::Instant::now() }).await.unwrap();
     let (refusal, ended) = asked.await.unwrap();
     assert!(refusal.message.contains("cost limit exceeded"), "{refusal}");
-    assert!(served < ended, "the only worker served nobody until the policy had come to its end");
+    assert!(served < ended, "the only worker served no other request until the policy had finished");
 }
 
 #[tokio::test]

@@ -212,7 +212,7 @@ async fn webhooks_change_the_object_in_order_and_see_what_others_did() {
     world.configure(configuration::MUTATING, &[first, server.webhook("second.example.org")]).await;
     let (object, warnings) = world.create(false).await.unwrap();
     let keys: Vec<&String> = object["data"].as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["a", "seen-1", "seen-2", "seen-3"], "the first one is asked again");
+    assert_eq!(keys, ["a", "seen-1", "seen-2", "seen-3"], "the first webhook is called again");
     assert_eq!(warnings, ["1 entries", "2 entries", "3 entries"]);
 }
 

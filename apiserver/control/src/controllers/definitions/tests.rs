@@ -117,7 +117,7 @@ async fn recreated_definition_keeps_its_objects() {
         let till = json!({"kind": "Till", "apiVersion": "shop.example/v2", "metadata": metadata});
         context.objects.create(tills(), till).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(context.objects.exists(tills(), "default", "new"), "nobody has deleted it");
+        assert!(context.objects.exists(tills(), "default", "new"), "the definition has not been deleted");
     };
     tokio::select! {
         () = run(context) => {}

@@ -79,7 +79,7 @@ async fn uncollectable_object_does_not_delay_others() {
         }
     };
     let following = follow(&ownership, work);
-    tokio::time::timeout(PAUSE / 2, following).await.expect_err("it goes on");
+    tokio::time::timeout(PAUSE / 2, following).await.expect_err("it continues");
     let count = |namespace: &str| tried.lock().get(namespace).copied();
     assert_eq!(count("well"), Some(100), "without a pause");
     assert_eq!(count("hangs"), Some(COLLECTING_OF_NAMESPACE_MAX));

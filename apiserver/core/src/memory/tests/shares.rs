@@ -107,7 +107,7 @@ fn unfinished_deletions_do_not_evade_the_store_share() {
     };
     write(19_000, false, "node:a").unwrap();
     write(20_000, false, "node:a").unwrap_err();
-    write(20_000, true, "node:a").expect("what finishes a deletion says so first");
+    write(20_000, true, "node:a").expect("a write that completes a deletion announces it first");
     let refused = (21..90).find_map(|kibi| write(kibi * 1000, true, "node:a").err()).expect("an end");
     assert!(matches!(refused, StoreError::OverShare { max: MOST, .. }), "{refused}");
     write(30_000, true, "admin").expect("others are not concerned");

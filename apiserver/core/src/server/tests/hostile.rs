@@ -71,7 +71,7 @@ async fn unfinished_handshakes_and_request_heads_are_closed() {
     let (address, _stop) = start_behind(1, Some(tls().server)).await;
     for (first, every) in [(HALF_HELLO, second), (HALF_HELLO, 3 * HANDSHAKE_TIMEOUT), (&[0x16][..], second)] {
         let took = kept(address, first, &[0], every).await;
-        assert!(took <= HANDSHAKE_TIMEOUT + MARGIN, "{first:?} every {every:?} kept a place for {took:?}");
+        assert!(took <= HANDSHAKE_TIMEOUT + MARGIN, "{first:?} every {every:?} kept a slot for {took:?}");
     }
     let (address, _stop) = start().await;
     for (first, then, limit) in [
@@ -81,7 +81,7 @@ async fn unfinished_handshakes_and_request_heads_are_closed() {
         (&[PREFACE, HALF_HEAD].concat(), MORE_HEAD, 2 * FIRST_REQUEST_MAX),
     ] {
         let took = kept(address, first, then, 5 * second).await;
-        assert!(took <= limit + MARGIN, "{then:?} kept a place for {took:?}");
+        assert!(took <= limit + MARGIN, "{then:?} kept a slot for {took:?}");
     }
 }
 
@@ -118,7 +118,7 @@ async fn half_open_handshakes_from_many_sources_lock_nobody_out() {
         (now.ended > 64).then_some(()).ok_or_else(|| format!("{now:?}"))
     })
     .await;
-    assert_eq!(ask_on(&mut early, "bob").await, "200", "who is known keeps the connection");
+    assert_eq!(ask_on(&mut early, "bob").await, "200", "an authenticated client keeps the connection");
     for user in ["admin", "eve"] {
         let mut late = known(&tls, server.address).await;
         assert_eq!(ask_on(&mut late, user).await, "200", "{user}");
@@ -154,7 +154,7 @@ async fn unread_refusal_closes_its_connection() {
         }
         let answer = sender.send_request(request.body(Empty::new()).unwrap()).await.unwrap();
         assert_eq!(answer.status(), code);
-        assert_eq!((server.activity)().requests, 0, "it holds no place of a request");
+        assert_eq!((server.activity)().requests, 0, "it occupies no request slot");
         let began = Instant::now();
         timeout(4 * ANSWER_STALL_MAX, connection).await.expect("the connection is ended").unwrap();
         assert!(began.elapsed() <= 2 * ANSWER_STALL_MAX + MARGIN, "{:?}", began.elapsed());

@@ -141,7 +141,7 @@ async fn unread_answers_of_one_sender_hold_no_request_slots() {
         unread.push(answer);
     }
     let now = (server.activity)();
-    assert_eq!(now.requests, 0, "an answer that nobody reads holds no place of a request");
+    assert_eq!(now.requests, 0, "an unread answer occupies no request slot");
     assert!(now.answers_len > 2 * OBJECT_LEN, "{now:?}");
     let (mut sender, _connection) = windowed(server.address, 64 * 1024).await;
     let answer = get(&mut sender, "bob").await;

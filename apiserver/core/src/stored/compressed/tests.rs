@@ -53,7 +53,7 @@ fn newest_objects_stay_uncompressed_up_to_a_bound() {
     for stored in &objects {
         compressor.add(stored);
     }
-    assert!(!objects.iter().any(|stored| is_packed(stored)), "not before it is asked to");
+    assert!(!objects.iter().any(|stored| is_packed(stored)), "not before it is requested");
     compressor.settle();
     assert_eq!(objects.iter().filter(|stored| is_packed(stored)).count(), 10);
     assert!(is_packed(&objects[9]) && !is_packed(&objects[10]));

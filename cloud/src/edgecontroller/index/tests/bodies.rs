@@ -59,7 +59,7 @@ fn mirror_pods_cost_only_their_node_and_within_its_bound() {
     // 12 MiB were written.
     assert!(grown > NODE_PODS_BYTES_MAX - 100 * KIB && grown < NODE_PODS_BYTES_MAX, "{grown}");
     assert_eq!(withheld + world.states("a", &names, "present"), NODE_MIRROR_PODS_MAX);
-    assert_eq!(world.states("a", &names, "unreadable"), withheld, "none of them is taken for gone");
+    assert_eq!(world.states("a", &names, "unreadable"), withheld, "none of them counts as deleted");
     assert_eq!((world.down.unheeded(), world.index.pods.keys().count()), (72, NODE_MIRROR_PODS_MAX + 2));
     assert_eq!(
         (world.pod_state("a", "ordinary-a"), world.pod_state("b", "ordinary-b")),
@@ -93,9 +93,9 @@ fn oversized_status_withholds_only_its_own_pod() {
     assert_eq!(
         states(&world),
         ["present", "present", "unreadable", "unreadable"],
-        "the larger one goes over"
+        "the larger one exceeds the limit"
     );
-    assert_eq!(world.offered(), ["a<-two"], "a status alone is no news of its own pod");
+    assert_eq!(world.offered(), ["a<-two"], "a change of the status alone is not sent to the pod's own node");
     let pod = world.reported("one", "a", 1);
     world.see(pod);
     assert_eq!(
@@ -108,7 +108,7 @@ fn oversized_status_withholds_only_its_own_pod() {
     let expected = world.down.objects.get(&key(Kind::Pod, "two")).and_then(|two| two.version().cloned());
     world.index.fetched(&key(Kind::Pod, "two"), expected.as_ref(), Some(pod));
     assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
-    assert_eq!(world.offered(), ["a<-two"], "what can be read again is told");
+    assert_eq!(world.offered(), ["a<-two"], "objects that are readable again are reported");
 }
 
 /// A pod without room is being deleted: its node is notified, and deleting large pods takes no room from others.
@@ -243,7 +243,7 @@ fn pod_without_body_is_gone_only_when_deleted() {
         world.see(pod);
     }
     world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
-    assert_eq!(world.offered(), ["fetch three again"], "a list without it is asked about");
+    assert_eq!(world.offered(), ["fetch three again"], "its absence from a list is confirmed first");
     assert_eq!(world.pod_state("a", "three"), "unreadable");
     world.index.fetched(&three, Some(&expected), None);
     assert_eq!((world.offered(), world.pod_state("a", "three")), (vec!["a<-three".to_owned()], "unwanted"));
@@ -310,12 +310,12 @@ fn list_of_large_pods_stays_within_the_node_share() {
     assert_eq!(
         world.states("a", &mirrors, "unreadable"),
         20,
-        "what others have bound to the node goes first"
+        "pods that others have bound to the node are dropped first"
     );
     assert_eq!(
         world.states("a", &ordinary, "present") + world.states("a", &ordinary, "unreadable"),
         4,
-        "none is gone"
+        "none counts as deleted"
     );
     assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
 }

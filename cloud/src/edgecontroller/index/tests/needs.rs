@@ -57,7 +57,7 @@ fn pod_with_too_many_references_is_delivered_without_them_until_there_is_room() 
     assert_eq!((&without.body, without.version.revision), (&with.body, with.version.revision));
     let gone = ObjectKey::new(Kind::Secret.resource(), "tenant", "fits-7");
     assert_eq!(world.state("a", &gone), "unwanted");
-    assert!(!world.down.objects.contains_key(&gone), "nothing is kept of it");
+    assert!(!world.down.objects.contains_key(&gone), "no state of it is kept");
     assert_eq!(world.down.tally().unserved, 5);
 
     // The smaller pod is deleted again.

@@ -76,7 +76,7 @@ fn objects_of_the_largest_namespace_give_way_first_and_return() {
         world.secret_in("greedy", name, MIB);
     }
     assert!(world.body_bytes() <= 16 * MIB && world.down.index_bytes() <= 16 * MIB);
-    assert_eq!(world.counts("a", &keys), (15, 25), "none of them is taken for gone");
+    assert_eq!(world.counts("a", &keys), (15, 25), "none of them counts as deleted");
     // A later holder with fewer bytes still finds room.
     world.index.take_effects();
     world.pod_in("modest", "p", "a", &names(1), 10);
@@ -85,7 +85,7 @@ fn objects_of_the_largest_namespace_give_way_first_and_return() {
     assert_eq!(world.counts("a", &modest), (2, 0));
     assert_eq!(world.counts("a", &keys), (12, 28));
     let told = world.offered().iter().filter(|told| told.starts_with("a<-s") && **told != "a<-s0").count();
-    assert!(told >= 3, "the node hears of what gave way: {told}");
+    assert!(told >= 3, "the node is notified of the dropped objects: {told}");
     // Another version of a withheld object is not offered, and an object that shrinks fits again.
     let withheld = |world: &World| keys.iter().find(|key| world.state("a", key) == "unreadable").cloned();
     let one = withheld(&world).expect("one of them");
@@ -160,7 +160,7 @@ fn references_to_absent_objects_are_bounded_and_held_objects_stay() {
     let on = |pod: usize| format!("n{pod}");
     let state = |world: &World, pod| world.state(&on(pod), &key_in("greedy", Kind::Pod, &format!("p{pod}")));
     let told = |state: &str| matches!(state, "present" | "unreadable");
-    assert!((0..60).all(|pod| told(state(&world, pod))), "none of them is taken for gone");
+    assert!((0..60).all(|pod| told(state(&world, pod))), "none of them counts as deleted");
     assert_eq!(world.state("n0", &key_in("modest", Kind::Pod, "p")), "present");
     let lacks = |world: &World, pod: usize| {
         let uid = Uid::parse(&format!("u-greedy-p{pod}")).expect("valid");

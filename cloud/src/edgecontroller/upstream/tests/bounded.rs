@@ -70,13 +70,13 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
             }
         }
     }
-    assert_eq!((open.len(), refused), (40, 120), "one of each node, and the others are told to come again");
+    assert_eq!((open.len(), refused), (40, 120), "one of each node; the others are told to retry");
     // The client's own task forwards them.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(calls.load(Ordering::SeqCst), 16, "of all nodes together");
     let body = futures::future::join_all(open).await.remove(0);
     let ReplyBody::Api(reply) = body else { panic!("an API reply") };
-    assert_eq!(reply.code, 504, "the one that waits hears of it");
+    assert_eq!(reply.code, 504, "the waiting one is notified");
 }
 
 /// The memory of an answer is charged to the node for every kind of request: a write is answered with the whole object.
@@ -142,12 +142,12 @@ async fn node_that_does_not_read_holds_no_slots_of_a_request_kind() {
     let mut waits = Box::pin(ask("greedy", "large", &unread));
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "the answer before is not read");
     let modest = tokio::time::timeout(soon, ask("modest", "s", &read)).await;
-    assert!(modest.expect("it waits for nobody"));
+    assert!(modest.expect("it does not wait"));
     // It has read, and waits with others for the slot that it had.
     let held = upstream.gates.pass_kind(&node(), RequestKind::QuerySecret).await.expect("a place");
     unread.add_permits(1);
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "one at a time");
-    assert_eq!(log.lock().len(), 2, "nothing was asked without a place");
+    assert_eq!(log.lock().len(), 2, "no call was made without a slot");
     drop(held);
     assert!(tokio::time::timeout(soon, waits).await.expect("its turn"));
     assert_eq!(log.lock().len(), 3);

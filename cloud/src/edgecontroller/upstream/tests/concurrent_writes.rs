@@ -170,13 +170,13 @@ async fn no_kind_of_report_overwrites_a_newer_one() {
         let [here, there] = [5, 6].map(|seen| upstream_that_has_seen(seen, api.client()));
         let send = async |to: &Upstream, received| drop(to.answer(&node(), received).await);
         send(&here, here.receive(&node(), report(2))).await;
-        assert_eq!(beat(), 2, "{form}: what is known is as old as that");
+        assert_eq!(beat(), 2, "{form}: the known state is that old");
         let waits = here.receive(&node(), report(3));
         send(&there, there.receive(&node(), report(9))).await;
         send(&here, waits).await;
         assert_eq!(beat(), 9, "{form}: the one that waited is the older one");
         send(&here, here.receive(&node(), report(10))).await;
-        assert_eq!(beat(), 10, "{form}: the next one knows what is there");
+        assert_eq!(beat(), 10, "{form}: the next write knows the current state");
         let waits = here.receive(&node(), report(11));
         api.state.lock().0 += 1;
         send(&here, waits).await;
@@ -204,7 +204,7 @@ async fn report_about_an_unknown_object_does_not_overwrite_a_newer_status() {
     let upstream = upstream(client);
     assert_eq!(code(&upstream, upstream.receive(&node(), report(2))).await, 503);
     let lines: Vec<String> = log.lock().iter().map(|seen| seen.line.clone()).collect();
-    assert_eq!(lines, ["GET /api/v1/nodes/n"], "nothing is written over what cannot be read");
+    assert_eq!(lines, ["GET /api/v1/nodes/n"], "an unreadable object is not overwritten");
 }
 
 /// A status with the time at which a kubelet first reported the pod.
@@ -332,7 +332,7 @@ async fn report_after_a_refused_one_is_based_on_the_version_it_knew() {
     assert!(!is_done(&here, first).await);
     assert!(!is_done(&here, second).await, "what the refused one has met is newer than both");
     assert_eq!(api.state.lock().1["beat"], 9);
-    assert!(is_done(&here, here.receive(&node(), report(10))).await, "one that knows of it");
+    assert!(is_done(&here, here.receive(&node(), report(10))).await, "a writer that knows of it");
 }
 
 /// A replica that has just started knows the version of an object from its watch, but not its status.

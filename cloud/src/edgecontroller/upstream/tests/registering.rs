@@ -152,7 +152,7 @@ async fn registration_gets_its_slot_before_writing_its_mark() {
         assert_eq!(register(&upstream, 1).await, Some(429));
     }
     let reads = log.lock().iter().filter(|seen| seen.line.starts_with("GET")).count();
-    assert_eq!((steps(&log).len(), reads), (2, 2), "the others have cost nothing");
+    assert_eq!((steps(&log).len(), reads), (2, 2), "the others cost no call");
     assert_eq!(first.await.expect("no panic"), Some(504));
 }
 
@@ -164,7 +164,7 @@ async fn dry_run_writes_no_registration_mark() {
     }
     assert_eq!(steps(&log), ["create /api/v1/nodes"; 3], "neither marked nor labelled");
     assert_eq!(log.lock().len(), 3);
-    assert_eq!(register(&upstream, 0).await, Some(201), "and nothing has to wait for it");
+    assert_eq!(register(&upstream, 0).await, Some(201), "and no other write waits for it");
 }
 
 /// The session of a node ends while the API server creates its Node, and the node reconnects at once.

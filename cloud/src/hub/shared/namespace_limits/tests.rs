@@ -51,11 +51,11 @@ fn large_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 20, KIB).expect("room");
-    apply(&watch, "greedy", 100, 512 * KIB).expect("its own objects give way");
+    apply(&watch, "greedy", 100, 512 * KIB).expect("its own objects are dropped");
     assert!(interned.bytes() <= 8192 * KIB);
     assert_eq!(count(&watch, "modest", 20, "present"), 20);
     let present = count(&watch, "greedy", 100, "present");
-    assert_eq!((present, count(&watch, "greedy", 100, "withheld")), (15, 85), "nothing is taken for gone");
+    assert_eq!((present, count(&watch, "greedy", 100, "withheld")), (15, 85), "no object counts as deleted");
     // Other objects arrive later, in another watch.
     let slices = watch_of(&Resource::new("discovery.k8s.io", "v1", "endpointslices"), &interned);
     apply(&slices, "modest", 100, 20 * KIB).expect("the greedy namespace gives way");
@@ -136,7 +136,7 @@ fn when_all_slots_are_taken_the_largest_namespace_gives_way() {
 fn withheld_objects_count_as_older_than_listed_ones() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
-    apply(&watch, "greedy", 20, 512 * KIB).expect("its own objects give way");
+    apply(&watch, "greedy", 20, 512 * KIB).expect("its own objects are dropped");
     let key = ObjectKey::new(services(), "greedy", "0");
     let first = watch.objects.iter().find(|known| known.gave_way()).map(|known| known.key().clone());
     let known = watch.objects.get(&first.expect("one of them")).map(|known| known.object.version.revision);

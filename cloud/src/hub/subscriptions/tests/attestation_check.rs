@@ -19,7 +19,7 @@ fn greet(hub: &Arc<Hub>, attestation: Bytes) -> Link {
     let (cloud, mut link, _) = mem::pair(node());
     let remote = cloud.peer().remote;
     hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
-    link.send(Lane::Control, Frame::Hello(hello(hub, attestation))).expect("the link takes a hello");
+    link.send(Lane::Control, Frame::Hello(hello(hub, attestation))).expect("the link accepts a hello");
     link
 }
 
@@ -60,7 +60,7 @@ async fn silent_hub() -> Arc<Hub> {
 async fn edge_ahead_of_the_cloud_is_welcomed_once_the_cloud_caught_up() {
     let hub = silent_hub().await;
     let mut link = greet(&hub, attested(&hub, 900));
-    assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
+    assert_eq!(heard(&mut link, A_WHILE).await, None, "no answer is given before the API server is asked");
     let asked = hub.attestations.take();
     assert_eq!(asked.claim, Some(progress(900)));
     hub.attestations.publish(progress(901));
@@ -78,7 +78,7 @@ async fn edge_ahead_of_the_cloud_is_welcomed_once_the_cloud_caught_up() {
 async fn edge_that_saw_reverted_history_is_never_welcomed_with_the_old_epoch() {
     let hub = silent_hub().await;
     let mut link = greet(&hub, attested(&hub, 900));
-    assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
+    assert_eq!(heard(&mut link, A_WHILE).await, None, "no answer is given before the API server is asked");
     let asked = hub.attestations.take();
     // As the keeper does it: all sessions are ended, and then the waiting hellos are answered.
     hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", Duration::ZERO);
@@ -121,8 +121,12 @@ async fn second_hello_is_not_welcomed_while_the_first_is_checked() {
         let hub = silent_hub().await;
         let attestation = later.map(|revision| attested(&hub, revision)).unwrap_or_default();
         let mut link = greet(&hub, attested(&hub, 900));
-        assert_eq!(heard(&mut link, A_WHILE).await, None, "nothing is said before the API server is asked");
-        link.send(Lane::Control, Frame::Hello(hello(&hub, attestation))).expect("the link takes it");
+        assert_eq!(
+            heard(&mut link, A_WHILE).await,
+            None,
+            "no answer is given before the API server is asked"
+        );
+        link.send(Lane::Control, Frame::Hello(hello(&hub, attestation))).expect("the link accepts it");
         let said = heard(&mut link, SOON).await;
         let Some(Frame::Goodbye(goodbye)) = said else { panic!("{said:?}") };
         assert_eq!(goodbye.reason, GoodbyeReason::ProtocolError);
@@ -145,7 +149,7 @@ async fn newest_of_many_connections_under_check_is_welcomed() {
         asked.get_or_insert_with(|| hub.attestations.take());
         links.push(link);
     }
-    asked.expect("one was asked").answer(ClaimOutcome::Holds);
+    asked.expect("one call was made").answer(ClaimOutcome::Holds);
     let mut newest = links.pop().expect("many");
     let mut said = None;
     for _ in 0..100 {

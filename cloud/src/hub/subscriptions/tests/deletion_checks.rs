@@ -62,7 +62,7 @@ async fn connect(hub: &Arc<Hub>) -> Link {
     let (cloud, mut link, _) = mem::pair(node());
     let remote = cloud.peer().remote;
     hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
-    link.send(Lane::Control, Frame::Hello(hello)).expect("the link takes a hello");
+    link.send(Lane::Control, Frame::Hello(hello)).expect("the link accepts a hello");
     link.flush().await.expect("taken");
     link
 }
@@ -101,11 +101,11 @@ async fn postponed_confirmation_is_repeated_on_news_while_the_rest_continues() {
             }
         }
     };
-    let (asked, answer) = question().await.expect("nothing is taken away unasked");
+    let (asked, answer) = question().await.expect("no object is deleted without confirmation");
     assert_eq!(asked, [secret("a"), secret("b")]);
     answer.send(Proven { read: vec![secret("b")], put_off: vec![secret("a")] }).expect("it waits");
     assert_eq!(told_absent(&mut link).await, [secret("b")], "what is proven is done");
-    assert!(question().await.is_none(), "nobody is asked again and again");
+    assert!(question().await.is_none(), "no call is repeated");
     let session = hub.registry.get(&node()).expect("connected");
     session.mailbox.offer(SubscriptionId::NODE, &secret("a"));
     let (asked, answer) = question().await.expect("there is news");

@@ -103,7 +103,7 @@ async fn reconnecting_fleet_causes_one_group_review_a_second() {
     assert!(all.iter().flatten().all(Result::is_ok), "all are let in");
     let (about_group, about_nodes) = cluster.asked();
     let seconds = usize::try_from(begin.elapsed().as_secs()).expect("few") + 1;
-    assert!(begin.elapsed() < Duration::from_secs(4), "nobody waits long: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(4), "no session waits long: {:?}", begin.elapsed());
     assert!(about_group <= seconds * 2 * WARM_SET.len(), "{about_group} questions in {seconds} s");
     assert_eq!(about_nodes, 0);
 }
@@ -145,7 +145,7 @@ async fn node_is_reviewed_individually_when_its_group_is_denied() {
         }
     }
     let about_nodes = 2 * (2 + 1 + 1) * WARM_SET.len();
-    assert_eq!(cluster.asked().1, about_nodes, "nobody shares what a node may by its name");
+    assert_eq!(cluster.asked().1, about_nodes, "rights of one node are not shared");
 }
 
 /// Every other question is asked each time, about the user that asks.
@@ -177,5 +177,5 @@ async fn questions_not_common_to_all_nodes_are_reviewed_individually() {
     assert_eq!(asks(&access, &node(1), &of_pod).await, Err(403), "what its node may is no right of a pod");
     cluster.named.lock().insert(text(POD));
     assert_eq!(asks(&access, &node(1), &of_pod).await, Ok(()));
-    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "nobody has asked about the group");
+    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "no review of the group was made");
 }

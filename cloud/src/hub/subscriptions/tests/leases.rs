@@ -133,7 +133,7 @@ async fn two_processes_at_two_replicas_are_detected_and_slowed_down() {
         waits.extend(before.wait());
         before = after;
         before.renew().await;
-        assert_eq!(before.wait(), None, "it goes on");
+        assert_eq!(before.wait(), None, "it continues");
     }
     assert_eq!(waits, [30, 30, 60, 120, 240]);
     // One for the session that was lost, and one for each process that came back.

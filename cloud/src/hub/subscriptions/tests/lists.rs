@@ -115,7 +115,7 @@ impl World {
 async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
     let world = World::new(&[object("a", "a1", 5), object("z", "z1", 6)]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
-    assert!(!followed.is_proven(), "the first question begins with nothing");
+    assert!(!followed.is_proven(), "the first query starts without a list");
     *world.api.items.lock() = vec![object("a", "a1", 5), object("b", "b2", 28), object("z", "z1", 6)];
     let proof = world.prove(&followed);
     world.is_asked().await;
@@ -138,7 +138,7 @@ async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
     assert_eq!(world.revision("b"), None, "and what it tells from then on is true");
     assert!(
         !Followed::new(Arc::clone(&world.watch)).is_proven(),
-        "an older list proves nothing to a later question"
+        "an older list is no proof for a later query"
     );
 }
 
@@ -158,7 +158,7 @@ async fn confirming_list_is_repeated_when_the_watch_relists() {
     assert!(proof.await.expect("no panic"));
     assert_eq!(world.revision("b"), Some(28));
     world.relist(&[]).await;
-    assert_eq!(world.revision("b"), None, "a list of the watch that has begun later knows better");
+    assert_eq!(world.revision("b"), None, "a list of the watch that started later is newer");
 }
 
 /// A node opens subscriptions with invented selectors. Selections that others follow are listed meanwhile, even if this
@@ -184,11 +184,11 @@ async fn first_lists_of_one_node_queue_without_delaying_others() {
     greedy[47].synced().await.expect("a list for cloudcore");
     assert!(begun.elapsed() < LISTING * 4, "{:?}", begun.elapsed());
     for watch in &greedy {
-        watch.synced().await.expect("each comes in the end");
+        watch.synced().await.expect("each arrives eventually");
     }
     assert!(begun.elapsed() > LISTING * 40, "one at a time");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "no state is kept for idle nodes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -204,7 +204,7 @@ async fn failed_list_is_retried_until_the_watch_ends() {
     assert!(!followed.is_proven());
     world.watch.fail(&Closed::new(503, "over"));
     world.api.answers.notify_one();
-    assert!(!proof.await.expect("no panic"), "nobody is told that anything is gone");
+    assert!(!proof.await.expect("no panic"), "no deletion is reported");
 }
 
 /// An API server that answers lists after a while, and records their label selectors.
@@ -258,7 +258,7 @@ async fn selecting(hub: &Hub, selector: &str) -> Arc<SharedWatch> {
     for event in [ObjectEvent::RelistStart, ObjectEvent::RelistEnd] {
         events.send(event).await.expect("it runs");
     }
-    watch.synced().await.expect("it goes on");
+    watch.synced().await.expect("it continues");
     // The watch goes on as long as its event channel is open.
     tokio::spawn(async move { events.closed().await });
     watch
@@ -292,7 +292,7 @@ async fn node_with_many_selectors_does_not_delay_lists_of_others() {
     for proof in greedy {
         assert!(proof.await.expect("no panic"));
     }
-    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "no state is kept for idle nodes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -338,9 +338,13 @@ async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
     let (epoch, inventory) = (Some(hub.epoch.load().as_ref().clone()), Inventory::Full(vec![held]));
     let resumed = Subscribe { epoch, inventory, ..subscribe(subscription) };
     edge.session.subscribe(resumed).expect("room for one");
-    assert_eq!(edge.listen(SOON).await, Some((subscription, None)), "caught up: nobody waits for the answer");
+    assert_eq!(
+        edge.listen(SOON).await,
+        Some((subscription, None)),
+        "caught up: no node waits for the answer"
+    );
     assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
-    assert_eq!(edge.deleted, 0, "the copy is no proof, whatever time passes");
+    assert_eq!(edge.deleted, 0, "the copy is no proof, regardless of its age");
     rights.deaf.store(false, Ordering::SeqCst);
     assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
     assert_eq!(edge.deleted, 1, "the list has no such object");

@@ -110,7 +110,7 @@ async fn report_after_a_conflict_is_based_on_the_present_object() {
     edge.report(&json!({"phase": "Pending"}));
     assert_eq!(edge.answer().await, 200);
     edge.report(&json!({"phase": "Running"}));
-    assert_eq!(edge.answer().await, 200, "its own write is known before a watch has shown it");
+    assert_eq!(edge.answer().await, 200, "its own write is known before a watch shows it");
     // Another writer has changed fields other than the status.
     api.pod.state.lock().0 += 1;
     edge.report(&json!({"phase": "Succeeded"}));

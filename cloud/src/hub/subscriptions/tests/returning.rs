@@ -165,6 +165,6 @@ async fn reconnecting_node_costs_few_api_calls() {
         find(&OF_EACH) * NODES + find(&OF_ALL)
     };
     let above: Vec<_> = counts.iter().filter(|(kind, count)| **count > bound(kind)).collect();
-    assert!(above.is_empty(), "{NODES} nodes came back: {above:?} of {counts:?}");
-    assert_eq!(counts["lease"], bound("lease"), "the nodes have asked: {counts:?}");
+    assert!(above.is_empty(), "{NODES} nodes reconnected: {above:?} of {counts:?}");
+    assert_eq!(counts["lease"], bound("lease"), "the nodes have made calls: {counts:?}");
 }

@@ -79,7 +79,7 @@ impl Node {
 }
 
 fn hub_with_memory() -> Arc<Hub> {
-    let mut hub = Arc::into_inner(hub(&objects())).expect("nobody else has it");
+    let mut hub = Arc::into_inner(hub(&objects())).expect("no other node has it");
     hub.subscriptions = hub.subscriptions.with_memory(ALL);
     Arc::new(hub)
 }
@@ -104,7 +104,7 @@ async fn selection_of_a_single_node_is_bounded_in_bytes() {
     assert_eq!(
         one.follow("b=10").await,
         Ok(SubscriptionId(3)),
-        "what another one follows as well is in nobody's share"
+        "an object that another node follows too counts for no share"
     );
     assert_eq!((one.ended(), other.ended()), (vec![], vec![]));
 

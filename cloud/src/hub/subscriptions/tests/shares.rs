@@ -90,15 +90,15 @@ async fn unread_large_answers_delay_no_other_node() {
         // By now the cached documents have expired.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let used = hub.registry.get(&node()).expect("connected").memory.all.used();
-        assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is taken");
+        assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is read");
         let mut other = peer(&hub, "other");
         ask(&mut other, 0..1, DOCUMENT).await;
         assert_eq!(answers(&mut other, 1).await, [200], "others are answered meanwhile");
         assert_eq!(hub.metrics.leases.get(), round, "its own lease is renewed");
     }
-    assert_eq!(answers(&mut greedy, 16).await, [200; 16], "whoever reads gets all");
+    assert_eq!(answers(&mut greedy, 16).await, [200; 16], "a node that reads gets everything");
     let asked = asked.load(Ordering::SeqCst);
-    assert!(asked <= 2 * 8, "a list that had to wait is asked for once more: {asked} questions for 8 lists");
+    assert!(asked <= 2 * 8, "a delayed list is requested once more: {asked} requests for 8 lists");
 }
 
 #[tokio::test(start_paused = true)]

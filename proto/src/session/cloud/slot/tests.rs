@@ -147,7 +147,7 @@ fn edge_without_the_unreadable_feature_gets_no_unreadable_delivery() {
 fn version_kept_from_another_epoch_is_older_than_any() {
     let slot = Slot::new(held("a", 9, 1), true);
     let SlotDecision::Send(step) = slot.judge(&key(), Lookup::Unreadable(403), true) else {
-        panic!("it is told")
+        panic!("it is notified")
     };
     assert_eq!(step.becomes, held("a", 0, 1));
     let judged = |lookup| judged(step.becomes.clone(), false, lookup);

@@ -193,7 +193,7 @@ fn keys_of_deleted_objects_count_towards_the_bound() {
         let again = view.want(&mut subscription, false);
         let forgotten = view.deliver(&mut subscription);
         view.want(&mut subscription, false);
-        assert!(subscription.slots.is_empty(), "what nobody has and wants takes no place");
+        assert!(subscription.slots.is_empty(), "a key that is neither held nor wanted takes no entry");
         [held, gone[0], gone[1], back, again, forgotten]
     };
     let (short, long) = (offered("a"), offered(&"a".repeat(201)));
@@ -208,5 +208,5 @@ fn keys_of_deleted_objects_count_towards_the_bound() {
         ]
     };
     let (short, long) = (claimed("a"), claimed(&"a".repeat(201)));
-    assert_eq!([long[0] - short[0], long[1] - short[1]], [200, 0], "what the edge alone knows of");
+    assert_eq!([long[0] - short[0], long[1] - short[1]], [200, 0], "objects that only the edge knows");
 }

@@ -364,7 +364,7 @@ mod tests {
         let unknown = ObjectKey::new(Resource::new("x", "v1", "things"), "default", "t");
         recorder.expect([key("a"), key("b"), unknown]);
         let write = recorder.poll(at(0)).expect("urgent");
-        assert_eq!(write.ledger.len(), 2, "nothing says the kind of the third");
+        assert_eq!(write.ledger.len(), 2, "the kind of the third is unknown");
         assert_eq!(want(&mut recorder, "b", "1"), Standing::Waiting, "it is being stored");
         assert_eq!(recorder.saved(write.number, at(0)), [key("a"), key("b")].into());
         assert_eq!(want(&mut recorder, "b", "1"), Standing::Stored);
