@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_metadata_that_travels_is_compared() {
+    fn every_sent_part_of_the_metadata_is_compared() {
         let cloud = json!({
             "name": "m", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "70",
             "annotations": {"colour": "red"}, "labels": {"tier": "front"}, "finalizers": ["example.com/wait"],

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_when_there_is_none() {
+    fn turn_without_datagrams_waits() {
         let (polls, task) = polls_of_one_turn(0);
         assert_eq!(polls, 1);
         assert!(!task.woken.load(Ordering::Acquire));

@@ -80,7 +80,7 @@ fn generated_names_differ_between_runs() {
 }
 
 #[test]
-fn the_path_of_a_delivery_may_have_the_word_of_the_plural() {
+fn delivery_path_may_use_the_plural_word() {
     let config = made("g-a", "g-", "u");
     let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
         "metadata": {"name": "l", "namespace": "d", "uid": "w", "resourceVersion": "7"}});

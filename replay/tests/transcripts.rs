@@ -27,7 +27,7 @@ fn transcripts() -> Vec<(String, Transcript)> {
 }
 
 #[test]
-fn edge_session_sends_what_the_kubeedge_edge_sent() {
+fn edge_session_sends_the_frames_of_the_recorded_kubeedge_edge() {
     for (name, transcript) in transcripts() {
         let summary = play_cloud(&transcript).unwrap_or_else(|difference| panic!("{name}: {difference}"));
         assert!(summary.matched > 40, "{name}: {summary:?}");

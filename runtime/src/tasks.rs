@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_isolated_panic_ends_nothing_else() {
+    async fn isolated_panic_ends_only_its_own_task() {
         let tasks = Tasks::new();
         let lost = tasks.spawn_isolated("node a", panicking("boom"));
         while !lost.is_finished() {

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_complaint_says_what_to_do() {
+    fn error_text_names_the_remedy() {
         let (new, old) = (["a.rs:1:2: x".to_owned()], ["b.rs: y".to_owned()]);
         let both = complaint(&new, &old);
         assert!(both.contains("write one, or list them") && both.contains("a.rs:1:2: x\n"), "{both}");

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_tested_with_what_its_tests_need() {
+    fn package_is_tested_with_the_programs_that_its_tests_need() {
         let needs = |line: &str| {
             let options = options(line);
             options.check().unwrap();

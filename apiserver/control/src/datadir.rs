@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_opener_is_refused_until_the_first_is_gone() {
+    fn second_opener_is_refused_until_the_first_has_closed() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
         assert!(matches!(DataDir::open(dir.path()), Err(EmbeddedError::InUse(_))));

@@ -24,7 +24,7 @@ fn keys_are_read_and_listeners_can_be_turned_off() {
 }
 
 #[test]
-fn unknown_keys_are_refused_with_their_place() {
+fn unknown_keys_are_refused_with_their_position() {
     let error = Config::parse("nodeLimit: 5\nnodeLimits: 6\n").expect_err("a typing mistake").to_string();
     assert!(error.contains("nodeLimits") && error.contains("line 2"), "{error}");
     let error = Config::parse("listen:\n  websocket: nowhere\n").expect_err("no address").to_string();

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_node_acts_on_is_significant_in_a_pod() {
+    fn only_fields_that_a_node_uses_are_significant_in_a_pod() {
         let base = pod(|_| {});
         for (what, change) in [
             ("revision", json!({"metadata": {"resourceVersion": "8"}})),

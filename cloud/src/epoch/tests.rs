@@ -216,7 +216,7 @@ async fn restored_history_is_recognised_by_its_counter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_replica_raises_the_beat_for_all() {
+async fn beat_raised_by_one_replica_counts_for_all() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);

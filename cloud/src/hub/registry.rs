@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_cannot_fill_the_log() {
+    fn single_node_cannot_fill_the_log() {
         let registry = Registry::new(5);
         let lines = (0..1000).filter(|_| registry.may_log(&node("a")).is_some()).count();
         assert!(lines <= LINES_OF_ONE as usize, "{lines} lines");

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_selects_what_the_watch_does() {
+    fn list_and_watch_select_the_same_objects() {
         let path = |labels, fields| {
             Selection::of(&subscribe("pods", labels, fields)).expect("one").to_watch(&Waiting::new(1)).path()
         };

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_protections_are_named() {
         let problem = |node_authorizer, node_restriction| {
             Protections { node_authorizer, node_restriction }.problem().unwrap_or_default()
         };

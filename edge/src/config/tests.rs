@@ -219,7 +219,7 @@ fn every_setting_is_documented_with_its_default() {
 }
 
 #[test]
-fn a_network_contains_what_its_bits_say() {
+fn network_contains_the_addresses_with_its_prefix() {
     let network = |text: &str| super::Network::try_from(text.to_owned());
     for (text, inside, outside) in [
         ("10.9.0.0/16", "10.9.255.1", "10.10.0.0"),

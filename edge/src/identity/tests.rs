@@ -173,7 +173,7 @@ async fn endless_answer_of_the_cloud_does_not_fill_the_agent() {
 }
 
 #[tokio::test]
-async fn refusals_are_repeated_with_what_may_be_wrong() {
+async fn refusals_are_repeated_with_possible_causes() {
     let endpoint = endpoint(Mode::Expired).await;
     let error = enroll(&options(&endpoint, &endpoint.token)).await.unwrap_err();
     let text = error.to_string();
@@ -182,7 +182,7 @@ async fn refusals_are_repeated_with_what_may_be_wrong() {
 }
 
 #[tokio::test]
-async fn certificates_that_were_not_asked_for_are_not_kept() {
+async fn unrequested_certificates_are_not_kept() {
     for (mode, problem) in [(Mode::OtherName, "not for system:node:edge-a"), (Mode::OtherKey, "another key")]
     {
         let endpoint = endpoint(mode).await;

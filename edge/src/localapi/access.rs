@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_readers_get_no_secrets_and_write_nothing() {
+    fn anonymous_clients_read_no_secrets_and_cannot_write() {
         for (verb, resource, allowed) in [
             ("get", "pods", true),
             ("watch", "configmaps", true),

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_becomes_what_the_cloud_would_deliver() {
+    fn reply_is_stored_in_the_form_of_a_delivery() {
         let reply = br#"{"spec":{},"metadata":{"uid":"u","resourceVersion":"7","name":"n","managedFields":[],
             "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"kind":"Pod"}"#;
         let (body, hash) = trimmed(reply, false).unwrap();

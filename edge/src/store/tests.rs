@@ -164,7 +164,7 @@ async fn newest_attestation_is_stored_with_the_next_commit() {
 }
 
 #[tokio::test]
-async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
+async fn pod_waits_for_its_references_across_a_restart() {
     let disk = FaultyDisk::new(2);
     let store = synced(&disk).await;
     let (pod, map, secret) = (key("pods", "web"), key("configmaps", "app"), key("secrets", "token"));
@@ -324,7 +324,7 @@ async fn object_is_removed_with_its_last_subscription() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_refused_alone() {
+async fn object_that_cannot_be_stored_is_refused_alone() {
     let store = synced(&FaultyDisk::new(7)).await;
     let map = key("configmaps", "app");
     let version =

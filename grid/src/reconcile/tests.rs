@@ -75,7 +75,7 @@ fn only(grid: &Grid, unit: &str) -> Value {
 }
 
 #[test]
-fn g1_g31_one_child_a_unit_and_one_service_whatever_the_units() {
+fn g1_g31_each_unit_has_one_child_and_the_grid_one_service() {
     assert_eq!(names(&run(&deployments("k"), &["a", "b"], &[])), ["g-a", "g-b"]);
     let service = services(json!({"ports": [{"port": 80}]}));
     assert_eq!(names(&run(&service, &[], &[])), ["g-svc"]);

@@ -193,7 +193,7 @@ async fn kubeedge_edges_are_served_over_both_versions_of_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
+async fn document_counts_as_sent_once_a_slow_peer_has_read_it() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_replies_copy_the_route_and_nothing_of_the_version() {
+    fn standard_replies_copy_the_route_without_the_version() {
         let ack = request().ack(id("I"), 2);
         assert_eq!(ack.header.parent, Some(id("G")));
         assert_eq!(ack.header.resource_version, "");

@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_session_is_measured_once_without_a_silence() {
+    fn new_session_measures_its_round_trip_once_without_a_silence() {
         let mut side = liveness();
         side.measure(at(0));
         assert_eq!(side.deadline(), at(1));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn negotiation_takes_the_newest_common_version() {
+    fn negotiation_chooses_the_newest_common_version() {
         for (peer, chosen) in [
             ((1, 1), Some(ProtocolVersion::V1)),
             ((1, 9), Some(ProtocolVersion::V1)),

@@ -288,7 +288,7 @@ fn a_refused_object_waits_and_others_pass() {
 }
 
 #[test]
-fn equal_questions_travel_once_and_late_answers_are_ignored() {
+fn equal_queries_are_sent_once_and_late_answers_are_ignored() {
     let mut pair = Pair::new(1);
     pair.mute = true;
     pair.pump();

@@ -186,7 +186,7 @@ fn an_object_that_is_never_acknowledged_is_given_up_after_five_copies() {
 }
 
 #[test]
-fn nothing_is_resent_before_it_has_left_the_socket() {
+fn document_is_not_resent_before_it_has_left_the_socket() {
     let mut world = settled(&[("configmaps", "c")]);
     let now = world.now;
     world.cluster.put(&key("configmaps", "c"));

@@ -273,7 +273,7 @@ fn refuse(solo: &mut Solo, seq: u64) -> Duration {
 }
 
 #[test]
-fn a_refused_object_is_parked_with_back_off_and_blocks_nobody() {
+fn refused_object_is_parked_with_back_off_and_blocks_no_other() {
     let mut solo = Solo::new(1).greeted();
     let mut waits = Vec::new();
     for seq in (1..).step_by(2).take(11) {
@@ -315,7 +315,7 @@ fn a_newer_version_of_a_parked_object_is_sent_at_once() {
 }
 
 #[test]
-fn a_newer_version_offered_before_the_refusal_came_is_sent_at_once() {
+fn newer_version_offered_before_the_refusal_is_sent_at_once() {
     let mut solo = Solo::new(1).greeted();
     solo.sent(Lane::Delivery);
     solo.change(|view| view.put(&key(0, 0), 16));
@@ -390,7 +390,7 @@ fn acknowledgement_of_an_unsent_position_ends_the_session() {
 }
 
 #[test]
-fn an_edge_that_answers_pings_and_stores_nothing_is_dropped() {
+fn edge_that_answers_pings_without_storing_objects_is_disconnected() {
     let mut solo = Solo::new(1).greeted();
     solo.sent(Lane::Delivery);
     for _ in 0..ACK_TIMEOUT.as_secs() / 10 - 1 {

@@ -112,7 +112,7 @@ fn after_a_restore_equal_content_is_adopted_and_only_differences_are_sent() {
 
 /// Revisions are equal then, and so is the digest: a match must not be accepted.
 #[test]
-fn other_trimming_rules_resend_what_they_change_and_nothing_else() {
+fn changed_trimming_rules_resend_only_affected_objects() {
     for objects in [4, HELLO_INVENTORY_MAX + 1] {
         let mut world = synced(objects);
         let sent = reconnect(&mut world, |world| world.cloud.change_rules());

@@ -141,7 +141,7 @@ fn large_answers_take_the_bulk_lane_and_impossible_ones_become_errors() {
 }
 
 #[test]
-fn a_large_request_takes_the_bulk_lane() {
+fn large_request_uses_the_bulk_lane() {
     let mut world = connected();
     world.keep_trace = true;
     world.ask(SECOND, BULK_OBJECT_MIN);

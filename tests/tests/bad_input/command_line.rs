@@ -81,7 +81,7 @@ fn unusable_settings_are_named_with_their_position() {
 }
 
 #[test]
-fn a_cloudcore_without_a_cluster_says_what_to_give() {
+fn cloudcore_without_a_cluster_names_the_missing_option() {
     let folder = tempfile::tempdir().unwrap();
     says(&refusal(&run("cloudcore", &[], folder.path())), &["no cluster", "--kubeconfig", "tombolo up"]);
     fs::write(folder.path().join("kubeconfig"), "hello").unwrap();

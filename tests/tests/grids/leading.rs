@@ -39,8 +39,8 @@ async fn two_cloudcores() -> (Grids, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_cloudcore_takes_over_from_one_that_was_killed() {
-    cluster_or_skip!("another_cloudcore_takes_over_from_one_that_was_killed");
+async fn second_cloudcore_takes_over_from_a_killed_one() {
+    cluster_or_skip!("second_cloudcore_takes_over_from_a_killed_one");
     let (mut grids, first) = two_cloudcores().await;
     grids.world.kill_cloud();
     let killed = Instant::now();

@@ -32,14 +32,14 @@ fn count(summary: &Summary, rule: Rule) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_edge_and_an_observer_who_is_late() {
+async fn older_edge_and_late_observer_are_replayed() {
     let (summary, _) = played("older-edge").await;
     // The node after its report, the pod, and the pod's end; none of these is excused.
     assert!(summary.matched >= 8, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_are_asked_for() {
+async fn volumes_are_requested() {
     let (summary, _) = played("volumes").await;
     assert_eq!(count(&summary, Rule::QueryError), 1, "{summary:?}");
     assert!(summary.matched >= 9, "{summary:?}");
@@ -98,7 +98,7 @@ async fn applications_write_and_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn applications_list_services_and_ask_for_what_is_not_served() {
+async fn applications_list_services_and_request_kinds_that_are_not_served() {
     let (summary, _) = played("services").await;
     assert_eq!(count(&summary, Rule::LocalSlices), 1, "{summary:?}");
     // A list and a watch of kinds that are not served.
@@ -106,7 +106,7 @@ async fn applications_list_services_and_ask_for_what_is_not_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_that_nobody_answers() {
+async fn unanswered_reports_are_replayed() {
     let (summary, _) = played("reports").await;
     // One of the bus and one of a policy.
     assert_eq!(count(&summary, Rule::Elsewhere), 2, "{summary:?}");

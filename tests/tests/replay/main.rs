@@ -37,7 +37,7 @@ async fn play_against(transcript: &Transcript, target: ReplayTarget) -> Run {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_node_joins_runs_goes_away_and_converges() {
+async fn new_node_joins_runs_disconnects_and_converges() {
     let transcript = transcript("kubeedge-join-run-offline.jsonl");
     let run = play(&transcript).await;
     assert!(run.preconditions.iter().any(|line| line.contains("node.kubernetes.io/not-ready")));

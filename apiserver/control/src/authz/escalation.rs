@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_listed_as_kubernetes_lists_it() {
+    fn missing_rights_are_listed_as_in_kubernetes() {
         let jane = Identity::new("jane", &["readers", "system:authenticated"]);
         let granted = rules(json!([
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]},

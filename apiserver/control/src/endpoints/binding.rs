@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_bound_once_and_only_its_own_incarnation() {
+    async fn pod_is_bound_once_and_only_by_its_uid() {
         let (_, mut pod) = pod().await;
         let binding =
             json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});

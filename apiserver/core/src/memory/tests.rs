@@ -76,7 +76,7 @@ fn memory_of_bodies_is_known_for_objects_and_history() {
 }
 
 #[test]
-fn a_body_without_metadata_is_refused_and_takes_no_revision() {
+fn body_without_metadata_is_refused_without_using_a_revision() {
     let store = MemoryStore::new(MemoryStore::START, small());
     let write = Write::Put { uid: Uid::parse("u").unwrap(), body: Bytes::from_static(b"[1]") };
     let mutation = Mutation { key: key("default", "a"), expected: Expect::Any, write };

@@ -97,7 +97,7 @@ fn definition() -> Value {
 }
 
 #[tokio::test]
-async fn custom_kinds_come_and_go_at_once() {
+async fn custom_kinds_appear_and_disappear_at_once() {
     let server = Server::start().await;
     let path = "/apis/x.io/v1/namespaces/default/boats";
     assert_eq!(server.get(path).await.status, 404);

@@ -128,7 +128,7 @@ async fn tables_metadata_and_yaml_are_other_forms_of_the_same() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_read_gzip() {
+async fn large_answers_are_compressed_for_clients_that_accept_gzip() {
     let server = Server::start().await;
     let text = "x".repeat(100_000);
     for name in ["a", "b"] {

@@ -116,7 +116,7 @@ async fn write_at_random(server: &Server, rng: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
+async fn randomly_disconnected_watchers_converge_to_the_stored_objects() {
     let seed = tombolo_testkit::seed();
     let mut rng = seed.rng();
     let server = Arc::new(Server::with_limits(LogLimits { count: 64, ..LogLimits::default() }).await);

@@ -146,7 +146,7 @@ async fn yaml_bodies_are_read() {
 }
 
 #[tokio::test]
-async fn dry_runs_change_nothing() {
+async fn dry_runs_write_nothing() {
     let server = Server::start().await;
     let dry = server.post(&format!("{CONFIGMAPS}?dryRun=All"), &configmap("a", "1")).await.expect(201);
     assert_eq!(dry["metadata"]["name"], "a");
@@ -184,7 +184,7 @@ async fn updates_check_version_uid_and_name() {
 }
 
 #[tokio::test]
-async fn an_update_that_changes_nothing_takes_no_revision() {
+async fn update_without_changes_uses_no_revision() {
     let server = Server::start().await;
     let object = server.post(CONFIGMAPS, &configmap("a", "1")).await.expect(201);
     let same = server.put(&format!("{CONFIGMAPS}/a"), &object).await.expect(200);
@@ -194,7 +194,7 @@ async fn an_update_that_changes_nothing_takes_no_revision() {
 }
 
 #[tokio::test]
-async fn each_kind_of_patch_changes_what_it_names() {
+async fn each_kind_of_patch_changes_only_the_fields_it_names() {
     let server = Server::start().await;
     server.post(PODS, &pod("p", "n1")).await.expect(201);
     let path = format!("{PODS}/p");

@@ -44,7 +44,7 @@ async fn tokens_and_keys_are_those_of_kubeedge() {
 }
 
 #[tokio::test]
-async fn a_joined_node_gets_its_name_and_nothing_else() {
+async fn certificate_of_a_joined_node_has_only_its_name() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (_, certificate) = X509Certificate::from_der(&identity.certificate).expect("DER");
@@ -180,7 +180,7 @@ async fn bad_tokens_and_headers_are_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn an_expired_token_says_so() {
+async fn expired_token_is_reported_as_expired() {
     let world = World::start().await;
     world.skip(Duration::from_secs(25 * 3600));
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];

@@ -74,7 +74,7 @@ fn commonly_edited_settings_take_effect() {
 }
 
 #[test]
-fn every_buffer_and_load_is_the_bound_of_something_or_is_listed_without_effect() {
+fn every_buffer_and_load_setting_is_a_bound_or_listed_without_effect() {
     let base = parse(KUBEEDGE);
     let bounds = |config: &Config| (config.upstream.bounds.clone(), config.watch_events);
     let controller = KUBEEDGE.lines().skip_while(|line| *line != "  edgeController:");

@@ -388,7 +388,7 @@ fn the_first_lists_spare_single_reads() {
 }
 
 #[test]
-fn a_reset_forgets_the_history_but_not_who_joined() {
+fn reset_clears_the_history_but_keeps_joined_nodes() {
     let mut world = World::synced(&["a", "b"]);
     world.index.joined(&node("a"));
     world.pod("p", "a", &[]);

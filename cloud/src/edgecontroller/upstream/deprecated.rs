@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_ended_when_nothing_of_it_runs() {
+    fn pod_has_ended_when_no_container_runs() {
         let running = json!([{"state": {"running": {"startedAt": "x"}}}]);
         let over = json!([{"state": {"terminated": {}}}]);
         for (status, expected) in [

@@ -450,7 +450,7 @@ async fn refusal_of(upstream: &Upstream, body: RequestBody) -> String {
 }
 
 #[tokio::test]
-async fn a_cloudcore_without_edge_controller_says_so() {
+async fn cloudcore_without_edge_controller_logs_it() {
     let (client, log) = scripted(GOOD);
     let settings = UpstreamSettings { enabled: false, ..UpstreamSettings::default() };
     let upstream = upstream(client).with_settings(&settings);

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_what_the_edge_was_not_sent() {
+    fn update_keeps_fields_that_the_edge_was_not_sent() {
         let now = object("7", &json!({LAST_APPLIED: "{}", "other": "gone"}));
         for annotations in [json!({"own": "b"}), json!({}), Value::Null] {
             let update = object("7", &annotations);

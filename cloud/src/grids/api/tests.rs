@@ -28,7 +28,7 @@ fn the_files_of_the_definitions_are_those_that_are_installed() {
 }
 
 #[test]
-fn nothing_below_a_template_is_pruned() {
+fn fields_below_a_template_are_not_pruned() {
     for definition in definitions() {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let spec = &schema["openAPIV3Schema"]["properties"]["spec"];

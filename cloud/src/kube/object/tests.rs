@@ -224,10 +224,10 @@ proptest! {
     }
 }
 
-/// A measurement: `cargo test -p tombolo-cloud --lib -- --ignored --nocapture how_long_an_ordinary_pod_takes`.
+/// A measurement: `cargo test -p tombolo-cloud --lib -- --ignored --nocapture time_to_read_an_ordinary_pod`.
 #[test]
 #[ignore = "a measurement"]
-fn how_long_an_ordinary_pod_takes() {
+fn time_to_read_an_ordinary_pod() {
     let fields: Map<String, Value> =
         (0..40).map(|number| (format!("f:field{number}"), json!({"f:a": {}, "f:b": {"f:c": {}}}))).collect();
     let writer = json!({"manager": "kubelet", "operation": "Update", "fieldsV1": fields});

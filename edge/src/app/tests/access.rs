@@ -231,7 +231,7 @@ pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
 }
 
 #[tokio::test]
-async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
+async fn pod_reads_with_the_rights_of_its_service_account_with_and_without_a_cloud() {
     let (folder, cloud, issuer, token) = with_token();
     cloud.put(
         &ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "default", "l"),

@@ -251,7 +251,7 @@ async fn unsupported_connections_are_refused_permanently() {
 }
 
 #[tokio::test]
-async fn copies_for_lists_that_nobody_reads_are_bounded() {
+async fn copies_for_unread_lists_are_bounded() {
     const SERVICES: usize = 8;
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_services(folder.path(), &cloud).await;

@@ -7,7 +7,7 @@ use crate::identity::testing::fetch_plain;
 use crate::wrapper::Kubernetes;
 
 #[tokio::test]
-async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
+async fn wrapper_lists_the_stored_objects_and_forwards_events() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
     cloud.put(&node, "u1", &json!({"metadata": {"labels": {"zone": "a"}}}), &[]);

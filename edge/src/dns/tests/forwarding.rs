@@ -121,7 +121,7 @@ async fn alias_includes_its_target_records() {
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_when_one_is_silent() {
+async fn next_server_is_asked_when_one_does_not_answer() {
     let silent = server(Manner::IsSilent, "192.0.2.1").await;
     let other = server(Manner::Answers, "192.0.2.2").await;
     let running = Running::with_cluster(&[silent, other]).await;
@@ -161,7 +161,7 @@ async fn truncated_answer_is_retried_over_tcp() {
 }
 
 #[tokio::test]
-async fn questions_beyond_the_bound_fail_at_once() {
+async fn queries_beyond_the_bound_fail_at_once() {
     let silent = server(Manner::IsSilent, "192.0.2.1").await;
     let store = MemoryStore::new(Revision(1), LogLimits::default());
     let running = Running::on(Arc::new(store.clone()), store, &[silent], 10_000).await;

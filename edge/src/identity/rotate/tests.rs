@@ -98,7 +98,7 @@ async fn renewal_is_at_a_jittered_fraction_of_the_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_certificate_gets_its_own_moment() {
+async fn every_certificate_has_its_own_renewal_time() {
     let cloud = Virtual::new();
     cloud.run(1, LIFE * 5).await;
     let asked = cloud.asked.lock().clone();
@@ -126,7 +126,7 @@ async fn failures_are_repeated_with_growing_waits_until_it_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_that_ended_while_the_node_was_off_is_renewed_at_once() {
+async fn certificate_that_expired_while_the_node_was_off_is_renewed_at_start() {
     let cloud = Virtual::new();
     let now = cloud.now();
     let ended = identity_valid(&NodeId::parse("edge-a").unwrap(), now - DAY * 20, now - DAY);
@@ -167,7 +167,7 @@ fn renewal_is_due_before_the_end() {
 }
 
 #[test]
-fn an_error_says_what_to_do() {
+fn error_names_the_remedy() {
     let node = NodeId::parse("edge-a").unwrap();
     let refused =
         |code| JoinError::Refused { node: node.clone(), code, message: String::new(), hint: String::new() };

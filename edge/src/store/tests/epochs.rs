@@ -339,7 +339,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn power_cuts_lose_nothing_of_pods_subscriptions_adopted_versions_and_epochs() {
+async fn power_cuts_lose_no_pods_subscriptions_adopted_versions_or_epochs() {
     let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
     for seed in 0..disks {
         let mut world = World::new(seed).await;

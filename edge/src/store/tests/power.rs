@@ -129,7 +129,7 @@ fn event(number: u64) -> Report {
 }
 
 #[tokio::test]
-async fn power_cuts_lose_nothing_that_was_acknowledged() {
+async fn power_cuts_lose_no_acknowledged_write() {
     let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
     let fixed = FIXED_DISKS.min(disks / 2);
     for seed in seeds(disks - fixed).chain((0..fixed).map(Seed::fixed)) {

@@ -86,7 +86,7 @@ async fn another_history_replaces_answers() {
 }
 
 #[tokio::test]
-async fn a_write_needs_its_version_and_its_place_in_the_outbox() {
+async fn write_requires_its_version_and_a_slot_in_the_outbox() {
     let disk = FaultyDisk::new(34);
     let store = synced(&disk).await;
     let pod = key("pods", "web");

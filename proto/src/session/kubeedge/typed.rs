@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_items_has_none() {
+    fn list_without_items_is_empty() {
         let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
         for text in [
             r#"{"metadata":{"resourceVersion":"7"},"items":null}"#,

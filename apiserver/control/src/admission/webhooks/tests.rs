@@ -194,7 +194,7 @@ fn patch(operations: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn webhooks_change_the_object_in_order_and_see_what_others_did() {
+async fn webhooks_run_in_order_and_see_earlier_changes() {
     let server = Server::start(|request| {
         assert_eq!(request["userInfo"]["username"], "someone");
         assert_eq!(request["operation"], "CREATE");

@@ -57,7 +57,7 @@ fn pki() -> Pki {
 }
 
 #[test]
-fn node_client_requests_are_approved_and_signed_for_those_who_may() {
+fn node_client_requests_are_approved_and_signed_for_authorized_requesters() {
     let (authorization, pki) = (authorization(), pki());
     let request = csr("system:node:a", "system:nodes", &[]);
     for (sender, approved) in [

@@ -20,7 +20,7 @@ fn definition(kind: &str) -> Value {
 }
 
 #[test]
-fn status_says_what_happened_and_settles() {
+fn status_reports_the_result_and_becomes_stable() {
     let kinds = tombolo_catalog::kinds();
     let mut crd = definition("Till");
     let accepted_names = names::judge(&crd, [].into_iter(), &kinds);

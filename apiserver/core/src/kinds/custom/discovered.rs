@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors_name_what_the_other_server_says() {
+    fn field_selectors_match_those_of_kube_apiserver() {
         let none = DeclaredColumns::default();
         let discovered = discovery(&["get", "list"]);
         let kinds = Kinds::builtin().with_discovered(&discovered, &none, Arc::new(Selectable));

@@ -84,7 +84,7 @@ proptest! {
 
     /// For any writes, the parts of an object fit into it and the totals are their sums.
     #[test]
-    fn the_sums_agree_with_what_is_stored(writes in vec(write(), 1..60)) {
+    fn sums_match_the_stored_objects(writes in vec(write(), 1..60)) {
         let mut account = Account::default();
         let mut lens = [0; OBJECTS];
         for (object, author, after) in writes {

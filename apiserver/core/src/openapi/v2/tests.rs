@@ -61,7 +61,7 @@ fn alternatives_and_null_are_left_out() {
 }
 
 #[test]
-fn a_kind_with_any_fields_names_none() {
+fn kind_with_arbitrary_fields_lists_none() {
     let published = published(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": {"spec": {"type": "object"}}}));
     let kind = json!([{"group": "a.example", "version": "v1", "kind": "Thing"}]);

@@ -322,7 +322,7 @@ async fn failed_shared_list_is_retried_by_one_session_and_delays_no_other_list()
 
 /// End to end: an edge reconnects with an object that the copy does not have.
 #[tokio::test(start_paused = true)]
-async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
+async fn edge_keeps_followed_objects_while_the_api_server_does_not_answer() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("the watch runs already");
