@@ -191,7 +191,7 @@ async fn pod_waits_for_its_references_across_a_restart() {
     );
 }
 
-/// Each delivery looks at the pods that wait. Others must not be told again because one waits.
+/// Each delivery examines the waiting pods. Other pods must not be published again because one waits.
 #[tokio::test]
 async fn pod_that_stops_waiting_is_shown_once() {
     let store = synced(&FaultyDisk::new(10)).await;

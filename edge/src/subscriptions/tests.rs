@@ -121,7 +121,7 @@ async fn refusal_of_one_caller_does_not_affect_others() {
         "a caller that is known to have the right"
     );
     edge.fill(subscription).await;
-    // The watch has neither ended nor told anything before this object.
+    // The watch has neither ended nor sent an event before this object.
     edge.deliver(subscription, "later", 8).await;
     let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().expect("it continues");
     assert_eq!(told.iter().map(|change| change.object.key.name()).collect::<Vec<_>>(), ["later"]);

@@ -1,4 +1,4 @@
-//! Peers that send what no correct peer sends.
+//! Peers that violate the protocol.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

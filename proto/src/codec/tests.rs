@@ -70,7 +70,7 @@ proptest! {
         prop_assert_eq!(&package[HEADER_LEN..], &bytes[..]);
     }
 
-    /// Whatever an API server has stored, and whatever a peer makes of it: only the one delivery is lost.
+    /// For any stored object, and any change of it by a peer, only that one delivery is lost.
     #[test]
     fn undecodable_delivery_keeps_its_position(
         texts in proptest::collection::vec(any::<String>(), 6),

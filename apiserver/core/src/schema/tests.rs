@@ -204,7 +204,7 @@ fn unchanged_invalid_values_do_not_fail_an_update() {
         (json!({"name": "other"}), &["name"]),
         (json!({"nested": {"count": 1, "more": 1}}), &["nested.must"]),
         (json!({"ports": [{"id": 2, "name": "y"}, {"id": 1, "name": "z"}]}), &["ports[0].name"]),
-        // Items of a plain list correspond to nothing.
+        // Items of a list without keys have no counterpart in the old object.
         (json!({"plain": ["longer", "x"]}), &["plain[0]"]),
     ];
     for (new, wanted) in cases {

@@ -18,7 +18,7 @@ const NAMES: usize = 25;
 /// What a client believes: name to revision.
 type Belief = BTreeMap<String, u64>;
 
-/// A client that lists and watches until nothing more is to come, and cuts its own connections at random.
+/// A client that lists and watches until no more events are expected, and cuts its own connections at random.
 struct Follower {
     server: Arc<Server>,
     rng: StdRng,
@@ -47,7 +47,7 @@ impl Follower {
         }
     }
 
-    /// Lists when it must; the path of the watch to go on with.
+    /// Lists if necessary. Returns the path of the next watch.
     async fn start(&mut self) -> Option<String> {
         const BOUND: &str = "watch=1&timeoutSeconds=1&allowWatchBookmarks=true";
         if self.at.is_none() && self.streaming {

@@ -187,7 +187,7 @@ async fn events_of_both_groups_are_the_same_objects() {
     assert_eq!(names(&server.get(path).await.expect(200)), ["e"]);
 }
 
-/// The peer sends its request and never reads: its connection is closed, the others go on.
+/// The peer sends its request and never reads: its connection is closed, the others continue.
 #[tokio::test]
 async fn client_that_never_reads_is_closed_and_affects_nobody() {
     let server = Server::start().await;
@@ -222,7 +222,7 @@ async fn watch_behind_the_history_must_list_again() {
     let mut body = server.open(request).await.into_body();
     let text = "x".repeat(400_000);
     server.post(CONFIGMAPS, &configmap("a", &text)).await.expect(201);
-    // Past the server: its connection is ended when nothing is read from it for a few seconds.
+    // Past the server: its connection is closed when its client reads nothing for a few seconds.
     for round in 0..60 {
         let body = configmap("a", &format!("{round}{text}"));
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a");

@@ -76,7 +76,7 @@ async fn action_subresources_accept_only_the_verb_create() {
     let refused = server.post("/api/v1/proxy/namespaces/default/configmaps", &configmap).await;
     assert_eq!((refused.status.as_u16(), &*refused.bytes), (404, &b"404 page not found\n"[..]));
     server.get(&format!("{CONFIGMAPS}/a")).await.expect(404);
-    // Nobody can say what these are about, and nobody is asked whether it is allowed.
+    // The paths of these name no resource, so no authorization is requested.
     for path in ["/api/v1/watch", "/apis/apps/v1/proxy/"] {
         let refused = server.get(path).await;
         let wanted = format!(

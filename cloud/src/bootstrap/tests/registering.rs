@@ -221,7 +221,7 @@ async fn registration_outcome_is_recorded_before_the_process_ends() {
     let tasks = tombolo_runtime::Tasks::new();
     crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
     assert_eq!(judged().await, Ok(()));
-    // An API that does not answer delays nothing for ever.
+    // An API that does not answer blocks nothing for ever.
     a_minute().await;
     drop(begun(&world.bootstrap).await);
     world.secrets.hold_reads(true);

@@ -318,7 +318,7 @@ impl World {
                 let change = Change::Adopt { key, version };
                 Delivery { subscription: SubscriptionId::NODE, change }
             }
-            // Older than what is held, if that is of this epoch.
+            // Older than the stored version, if that is of this epoch.
             (5, Some(held)) => upsert(&key, "u1", held.version.revision.0.saturating_sub(1), &[]),
             _ => {
                 let uid = *["u1", "u1", "u2"].choose(&mut self.rng).unwrap();

@@ -380,7 +380,7 @@ impl Maker<'_> {
 }
 
 proptest! {
-    /// So nothing is applied forever.
+    /// So no child is applied again and again.
     #[test]
     fn api_server_defaults_are_no_difference(
         root in prop::sample::select(&ROOTS[..3]),

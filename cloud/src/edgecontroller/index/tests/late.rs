@@ -1,4 +1,4 @@
-//! What comes late: news from before what is known, and versions after others that were missed.
+//! Late events: versions older than the known one, and versions after others that were missed.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl World {
         self.index.handle(Kind::Secret, ObjectEvent::Deleted(secret_at(revision)));
     }
 
-    /// What the node was told since the last call, and what it holds.
+    /// The changes sent to the node since the last call, and the objects that it holds.
     fn told_of_s(&mut self) -> (Vec<String>, &'static str) {
         (self.offered(), self.state("a", &key(Kind::Secret, "s")))
     }

@@ -295,7 +295,7 @@ async fn concurrent_reports_of_one_object_run_in_order() {
         go_on.add_permits(1);
         assert_eq!(futures::future::join_all(open).await, [true, true], "{form}");
         assert_eq!(api.state.lock().1["beat"], 3, "{form}");
-        // A report that waited longer, and meets what others wrote meanwhile.
+        // A report that waited longer than others, which have written meanwhile.
         api.state.lock().0 += 1;
         assert!(is_done(&upstream, last).await, "{form}");
         assert_eq!((api.state.lock().1["beat"].clone(), upstream.lines.len()), (4.into(), 0), "{form}");

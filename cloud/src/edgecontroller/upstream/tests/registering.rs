@@ -55,7 +55,7 @@ fn call(method: &str, path: &str, content_type: &str) -> ApiRequest {
     }
 }
 
-/// The way that changes nothing.
+/// The way that writes nothing: a dry run.
 const DRY_RUN: usize = 5;
 
 /// Registers in one of the ways; returns the code of the answer.

@@ -106,7 +106,7 @@ impl Edge {
         }
     }
 
-    /// How long a replaced session must stay away; none while it goes on.
+    /// How long a replaced session must stay away; none while it continues.
     fn wait(&self) -> Option<u64> {
         let goodbye = self.goodbye.as_ref()?;
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
