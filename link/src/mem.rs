@@ -11,13 +11,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::io::DuplexStream;
 use tokio::time::{Instant, Sleep};
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::either::Either;
 use tombolo_proto::limits::FRAGMENT_LEN;
 use tombolo_proto::package::Package;
 use tombolo_proto::{Lane, NodeId};
 
 use crate::conn::{Link, PeerInfo, Transport, Wire};
+use crate::document::DocumentLink;
 use crate::error::LinkError;
+use crate::meter::Metered;
 use crate::queue::SendQueue;
 
 /// Bytes that each lane holds in each direction before the writer has to wait.
@@ -66,10 +71,21 @@ pub fn pair(node: NodeId) -> (Link, Link, Faults) {
     let shared = Arc::new(Mutex::new(MemoryLinkState::default()));
     let link = |out, node| {
         let wire = MemoryWire { shared: Arc::clone(&shared), out, alarm: None };
-        let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Link::new(Box::new(wire), PeerInfo { remote, transport: Transport::Memory, node, certificate: None })
+        Link::new(Box::new(wire), peer(node))
     };
     (link(Way::Down, Some(node)), link(Way::Up, None), Faults { shared: Arc::clone(&shared) })
+}
+
+/// A link of dialect `kubeedge` over one end of a stream in memory, which has no upgrade. The cloud's side names the
+/// `node`, as from a certificate; the edge's side names none.
+pub async fn documents(stream: DuplexStream, node: Option<NodeId>) -> DocumentLink {
+    let role = if node.is_some() { Role::Server } else { Role::Client };
+    DocumentLink::upgraded(Metered::new(Either::Right(stream)), role, peer(node)).await
+}
+
+fn peer(node: Option<NodeId>) -> PeerInfo {
+    let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    PeerInfo { remote, transport: Transport::Memory, node, certificate: None }
 }
 
 /// Disturbs a pair. Clones disturb the same pair.
@@ -340,5 +356,39 @@ impl Wire for MemoryWire {
 impl Drop for MemoryWire {
     fn drop(&mut self) {
         lock(&self.shared).finish(self.out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+    use tombolo_proto::session::kubeedge::Outgoing;
+
+    use super::*;
+    use crate::document::DocumentEvent;
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_pass_through_memory_in_both_directions() {
+        let (cloud, edge) = tokio::io::duplex(64);
+        let mut cloud = documents(cloud, NodeId::parse("edge-1").ok()).await;
+        let mut edge = documents(edge, None).await;
+        assert_eq!(cloud.peer().node.as_ref().map(NodeId::as_str), Some("edge-1"));
+        let id = MessageId::parse("m").unwrap();
+        let (source, path) = (Source::EdgeController, ResourcePath::CaCertificate);
+        let route = Route::new(source, Group::Resource, Operation::Query, path);
+        let document = Outgoing::message(1, &Message::new(id, 1, route, Content::text(&"x".repeat(9000))));
+        let sent = document.to_bytes();
+        cloud.send(document.clone()).unwrap();
+        edge.send(document).unwrap();
+        let (mut down, mut up) = (None, None);
+        while down.is_none() || up.is_none() {
+            tokio::select! {
+                event = cloud.next() => if let DocumentEvent::Document(document) = event { up = Some(document) },
+                event = edge.next() => if let DocumentEvent::Document(document) = event { down = Some(document) },
+            }
+        }
+        assert_eq!((down, up), (Some(sent.clone()), Some(sent)));
+        drop(cloud);
+        assert!(matches!(edge.next().await, DocumentEvent::Closed(_)));
     }
 }
