@@ -3,9 +3,11 @@
 //! network and the disks on which the product runs.
 
 pub mod api;
+pub mod campaign;
 pub mod disk;
 pub mod machine;
 pub mod network;
 pub mod observation;
 pub mod oracle;
 pub mod plan;
+pub mod worker;
