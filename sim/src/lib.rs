@@ -2,6 +2,14 @@
 //! oracle that judges what was observed. None of them uses code of the product.
 
 pub mod api;
+pub mod disk;
+mod hosts;
+mod journal;
+pub mod machine;
+pub mod network;
 pub mod observation;
 pub mod oracle;
 pub mod plan;
+mod run;
+
+pub use run::{Outcome, RunOptions, run};
