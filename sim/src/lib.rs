@@ -5,9 +5,14 @@
 pub mod api;
 pub mod campaign;
 pub mod disk;
+mod hosts;
+mod journal;
 pub mod machine;
 pub mod network;
 pub mod observation;
 pub mod oracle;
 pub mod plan;
+mod run;
 pub mod worker;
+
+pub use run::{Outcome, RunOptions, run};

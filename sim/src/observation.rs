@@ -304,6 +304,9 @@ pub enum Seen {
     },
     /// The last fault has ended and the last operation was done.
     FaultsEnded,
+    /// Everything has converged before the end of its time ([`crate::oracle::Oracle::is_satisfied`]), and has stayed so
+    /// for a while: from now on nothing may happen any more.
+    Settled,
     /// The simulation ends.
     Finished,
 }

@@ -46,14 +46,24 @@ impl Judge for Converged {
         }
         if context.is_settled(observation.at) && !self.is_judged {
             self.is_judged = true;
-            for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
-                self.judge(context, node, observation.at, found);
-            }
+            self.judge_all(context, observation.at, found);
         }
+    }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut found = Vec::new();
+        self.judge_all(context, 0, &mut found);
+        found.is_empty()
     }
 }
 
 impl Converged {
+    fn judge_all(&self, context: &Context, at: Millis, found: &mut Vec<Violation>) {
+        for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
+            self.judge(context, node, at, found);
+        }
+    }
+
     fn judge(&self, context: &Context, node: &str, at: Millis, found: &mut Vec<Violation>) {
         let history = &context.history;
         let may_lack = exceeds_share(history, node, history.now(), context.limits.share);

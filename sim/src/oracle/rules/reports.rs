@@ -53,6 +53,12 @@ impl Judge for Reports {
             self.check_arrival(context, at, found);
         }
     }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut found = Vec::new();
+        self.check_arrival(context, 0, &mut found);
+        found.is_empty()
+    }
 }
 
 impl Reports {
