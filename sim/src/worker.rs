@@ -3,17 +3,19 @@
 //! The parent writes the plan to the standard input of the process and reads the report from its standard output. A run
 //! that never ends or kills its process is a failure like any other.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::{Child, ExitStatus, Output, Stdio};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::machine;
+use crate::machine::{self, Machine};
+use crate::oracle::Violation;
 use crate::plan::{RunFailure, SimPlan};
+use crate::run::{RunOptions, run};
 
 /// The real time that a run may take.
 pub const RUN_TIME_MAX: Duration = Duration::from_secs(300);
@@ -65,9 +67,11 @@ impl RunReport {
 ///
 /// # Errors
 /// The program cannot be started.
-pub fn run_apart(program: &Path, arguments: &[&str], request: &RunRequest) -> std::io::Result<RunReport> {
+pub fn run_apart(program: &Path, arguments: &[&str], request: &RunRequest) -> io::Result<RunReport> {
     let mut command = machine::command(program, request.plan.seed);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Who reads a trace reads the log too.
+    let log = if request.with_trace { Stdio::inherit() } else { Stdio::piped() };
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
     let mut child = command.spawn()?;
     let asked = serde_json::to_vec(request)?;
     if let Some(mut input) = child.stdin.take() {
@@ -81,7 +85,7 @@ pub fn run_apart(program: &Path, arguments: &[&str], request: &RunRequest) -> st
 }
 
 /// The output of a process; `None` if it took too long and was killed.
-fn finish(mut child: Child) -> std::io::Result<Option<Output>> {
+fn finish(mut child: Child) -> io::Result<Option<Output>> {
     let (ended, end) = mpsc::channel();
     let drain = |stream: Option<Box<dyn Read + Send>>, ended: mpsc::Sender<()>| {
         thread::spawn(move || {
@@ -121,11 +125,18 @@ fn last_words(status: ExitStatus, words: &str) -> String {
 /// The other end of [`run_apart`]: reads the request, runs the plan, writes the report.
 ///
 /// # Errors
-/// The input is no request, or the output cannot be written.
-pub fn answer(run: impl FnOnce(&RunRequest) -> RunReport) -> std::io::Result<()> {
-    let request: RunRequest = serde_json::from_reader(std::io::stdin().lock())?;
-    let report = run(&request);
-    let mut output = std::io::stdout().lock();
+/// This process is on the real machine, the input is no request, or the output cannot be written.
+pub fn answer() -> io::Result<()> {
+    let machine = Machine::attach().map_err(io::Error::other)?;
+    let RunRequest { plan, with_trace } = serde_json::from_reader(io::stdin().lock())?;
+    let outcome = run(&plan, &RunOptions { with_trace, machine: Some(Arc::new(machine)) });
+    let failure = |one: &Violation| RunFailure { rule: one.rule.to_owned(), message: one.to_string() };
+    let report = RunReport {
+        violations: outcome.violations.iter().map(failure).collect(),
+        trace: outcome.trace,
+        observations: outcome.observations,
+    };
+    let mut output = io::stdout().lock();
     serde_json::to_writer(&mut output, &report)?;
     output.flush()
 }
