@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::api::{ApiActor, KindKey, ModelApi, ModelConfig, ModelControllers, ModelEvent};
+use crate::api::{ApiActor, ModelApi, ModelConfig, ModelControllers, ModelEvent};
 use crate::journal::Journal;
 use crate::observation::{ApiWrite, HistoryPosition, ObjectId, Seen};
 use crate::plan::{ObjectContent, manifest};
@@ -97,12 +97,6 @@ impl Cluster {
         // Managers of fields reach no edge.
         let manager = format!("{}?fieldManager=touch-{}", path(object), self.api.revision());
         self.user.patch(&manager, &json!({"metadata": {"labels": {}}})).ok();
-    }
-
-    /// An object as it is now.
-    pub(super) fn object(&self, object: &ObjectId) -> Option<std::sync::Arc<Value>> {
-        let (group, plural) = object.group_and_plural();
-        self.api.object(&KindKey::new(group, plural), &object.namespace, &object.name)
     }
 }
 
