@@ -12,7 +12,7 @@ use crate::oracle::{Oracle, Violation, trace};
 
 /// The journal of a run. Clones are the same one.
 #[derive(Debug, Clone)]
-pub struct Journal {
+pub(crate) struct Journal {
     start: Instant,
     violated: CancellationToken,
     pages: Arc<Mutex<Pages>>,
@@ -31,7 +31,7 @@ struct Pages {
 impl Journal {
     /// An empty journal, which begins now.
     #[must_use]
-    pub fn new(oracle: Oracle, with_trace: bool) -> Self {
+    pub(crate) fn new(oracle: Oracle, with_trace: bool) -> Self {
         let trace = with_trace.then(Vec::new);
         let pages = Pages { oracle, trace, violations: Vec::new(), observations: 0 };
         let violated = CancellationToken::new();
@@ -40,18 +40,18 @@ impl Journal {
 
     /// Time since the beginning.
     #[must_use]
-    pub fn now(&self) -> Millis {
+    pub(crate) fn now(&self) -> Millis {
         u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// The moment at this time.
     #[must_use]
-    pub fn moment(&self, at: Millis) -> Instant {
+    pub(crate) fn moment(&self, at: Millis) -> Instant {
         self.start + std::time::Duration::from_millis(at)
     }
 
     /// Enters an observation. After the first violation nothing is entered any more.
-    pub fn see(&self, seen: Seen) {
+    pub(crate) fn see(&self, seen: Seen) {
         let observation = Observation { at: self.now(), seen };
         let mut pages = self.pages.lock();
         if !pages.violations.is_empty() {
@@ -69,7 +69,7 @@ impl Journal {
     }
 
     /// Enters a defect that no rule is about: a program of the product has failed.
-    pub fn defect(&self, seen: &str) {
+    pub(crate) fn defect(&self, seen: &str) {
         let (at, node, expected) = (self.now(), String::new(), "that it goes on".to_owned());
         let defect = Violation { rule: "program", at, node, object: None, seen: seen.to_owned(), expected };
         let mut pages = self.pages.lock();
@@ -80,7 +80,7 @@ impl Journal {
     }
 
     /// Enters a line about something else.
-    pub fn note(&self, what: &dyn fmt::Display) {
+    pub(crate) fn note(&self, what: &dyn fmt::Display) {
         let at = self.now();
         let mut pages = self.pages.lock();
         if pages.violations.is_empty()
@@ -91,25 +91,25 @@ impl Journal {
     }
 
     /// A fault begins or is over.
-    pub fn fault(&self, scope: &FaultScope, begins: bool) {
+    pub(crate) fn fault(&self, scope: &FaultScope, begins: bool) {
         let scope = scope.clone();
         self.see(if begins { Seen::FaultBegan { scope } } else { Seen::FaultOver { scope } });
     }
 
     /// Whether everything has come that has to come when the faults have ended.
     #[must_use]
-    pub fn is_satisfied(&self) -> bool {
+    pub(crate) fn is_satisfied(&self) -> bool {
         self.pages.lock().oracle.is_satisfied()
     }
 
     /// Completes with the first violation.
-    pub async fn violated(&self) {
+    pub(crate) async fn violated(&self) {
         self.violated.cancelled().await;
     }
 
     /// Everything that was entered.
     #[must_use]
-    pub fn close(&self) -> (Vec<String>, Vec<Violation>, u64) {
+    pub(crate) fn close(&self) -> (Vec<String>, Vec<Violation>, u64) {
         let mut pages = self.pages.lock();
         let trace = pages.trace.take().unwrap_or_default();
         (trace, std::mem::take(&mut pages.violations), pages.observations)

@@ -239,6 +239,8 @@ pub enum Seen {
         reader: String,
         /// What it follows.
         selection: Selection,
+        /// User name of the account whose token it shows; `None` for the node's own credentials.
+        account: Option<String>,
     },
     /// A local client follows nothing any more.
     Unfollowed {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api::{ApiActor, KindKey, ModelApi, ModelConfig, ModelControllers, ModelEvent};
+use crate::api::{ApiActor, ModelApi, ModelConfig, ModelControllers, ModelEvent};
 use crate::journal::Journal;
 use crate::observation::{ApiWrite, HistoryPosition, ObjectId, Seen};
 use crate::plan::{ObjectContent, manifest};
@@ -17,6 +17,9 @@ pub(super) const CLOUD_NAMESPACE: &str = "kubeedge";
 /// ConfigMaps that are no ledger of its own.
 const WHOLE: [(&str, &str); 3] =
     [("", ";"), ("pods", ";spec.nodeName!="), ("configmaps", "!tombolo/ledger;")];
+
+/// The rights that every fleet grants its nodes.
+const EDGE_NETWORK: &str = include_str!("../../../deploy/cloudcore/30-edge-network.yaml");
 
 /// Interval in which the controllers look.
 const CONTROL_INTERVAL: Duration = Duration::from_secs(1);
@@ -50,6 +53,11 @@ impl Cluster {
         });
         let (user, controllers) = (api.actor("user"), api.controllers());
         controllers.create_namespace(CLOUD_NAMESPACE).ok();
+        let rights: Vec<Value> =
+            serde_saphyr::from_multiple(EDGE_NETWORK).expect("a manifest that is shipped");
+        for object in &rights {
+            user.create(object).expect("an empty cluster takes them");
+        }
         Self { api, user, controllers }
     }
 
@@ -97,12 +105,6 @@ impl Cluster {
         // Managers of fields reach no edge.
         let manager = format!("{}?fieldManager=touch-{}", path(object), self.api.revision());
         self.user.patch(&manager, &json!({"metadata": {"labels": {}}})).ok();
-    }
-
-    /// An object as it is now.
-    pub(super) fn object(&self, object: &ObjectId) -> Option<std::sync::Arc<Value>> {
-        let (group, plural) = object.group_and_plural();
-        self.api.object(&KindKey::new(group, plural), &object.namespace, &object.name)
     }
 }
 

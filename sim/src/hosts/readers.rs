@@ -82,14 +82,15 @@ impl Readers {
     pub(super) fn begin(
         &self,
         (client, token): (&str, &str),
-        selection: &Selection,
+        (selection, account): (&Selection, &str),
         agent: Option<(&TaskHost, &Arc<SimulatedEdge>)>,
     ) {
         self.end(client);
         let entry = (selection.clone(), token.to_owned());
         self.state.lock().followed.insert(client.to_owned(), entry);
         let (node, reader, selection) = (self.node.clone(), client.to_owned(), selection.clone());
-        self.journal.see(Seen::Following { node, reader: reader.clone(), selection });
+        let account = account.split_once('/').map(|(of, name)| format!("system:serviceaccount:{of}:{name}"));
+        self.journal.see(Seen::Following { node, reader: reader.clone(), selection, account });
         if let Some((host, agent)) = agent {
             host.spawn(self.clone().follow(reader, Arc::clone(agent)));
         }

@@ -99,7 +99,7 @@ impl World {
                 self.at(node, |host| {
                     let agent = host.agent();
                     let agent = agent.as_ref().map(|(process, agent)| (&process.host, agent));
-                    host.readers.begin((client, &token), selection, agent);
+                    host.readers.begin((client, &token), (selection, account), agent);
                 });
             }
             PlanOperation::Unfollow { node, client } => self.at(node, |host| host.readers.end(client)),

@@ -67,7 +67,7 @@ impl fmt::Display for Described<'_> {
                 }
                 None => write!(f, "{node}     shows {reader} {object} gone"),
             },
-            Seen::Following { node, reader, selection } => {
+            Seen::Following { node, reader, selection, .. } => {
                 let labels = &selection.labels;
                 write!(
                     f,
