@@ -114,14 +114,12 @@ impl App {
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
         let attestations = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.progress());
+        let upstream = |upstream: Upstream| upstream.with_identities(bootstrap.identities());
         let (hub, inputs, mut registry) =
-            hub(&config, &kube, &bootstrap, (epoch.epoch(), attestations), &tasks, recorder);
+            hub(&config, &kube, upstream, (epoch.epoch(), attestations), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
-        let guards = Guards {
-            lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
-            permission: readiness.wait_for("permission to impersonate nodes"),
-        };
+        let guards = Guards::new(&readiness);
         let sockets = Sockets { server, join, join_addr, admin };
         let watched = Watched { registry, grids, readiness, guards };
         Ok(Bound { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched })
@@ -157,9 +155,18 @@ struct Watched {
 }
 
 /// Conditions that keep the process unready.
-struct Guards {
+pub(crate) struct Guards {
     lists: ReadyGuard,
     permission: ReadyGuard,
+}
+
+impl Guards {
+    pub(crate) fn new(readiness: &Readiness) -> Self {
+        Self {
+            lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
+            permission: readiness.wait_for("permission to impersonate nodes"),
+        }
+    }
 }
 
 fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
@@ -167,10 +174,10 @@ fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
     recorder.map_err(|source| AppError::Record { folder: folder.to_owned(), source })
 }
 
-fn hub(
+pub(crate) fn hub(
     config: &Config,
     kube: &Kube,
-    bootstrap: &Bootstrap,
+    upstream: impl FnOnce(Upstream) -> Upstream,
     (epoch, attestations): (Epoch, Attestations),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
@@ -183,9 +190,7 @@ fn hub(
     let session_bytes = Budget::new(config.budgets.session_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit).with_memory(&session_bytes)),
-        upstream: Upstream::new(kube.clone(), Arc::clone(&down))
-            .with_settings(&config.upstream)
-            .with_identities(bootstrap.identities()),
+        upstream: upstream(Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream)),
         ledgers: Ledgers::new(
             Arc::new(ClusterLedgers::new(kube.clone(), &config.namespace)),
             &uuid::Uuid::new_v4().to_string(),
@@ -262,23 +267,8 @@ impl Bound {
         let Sockets { server, join, admin, .. } = sockets;
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         let admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
-        if config.upstream.enabled {
-            let index = Index::new(Arc::clone(&hub.down)).with_memory(config.budgets.index_bytes);
-            let outlet = Arc::clone(&hub.registry);
-            tasks.spawn(
-                "edgecontroller",
-                DownstreamController::new(index, kube.clone(), outlet, guards.lists).run(inputs),
-            );
-        } else {
-            tracing::warn!(
-                "the edge controller is disabled: no objects are sent to edges, and their reports are refused"
-            );
-            drop(guards.lists);
-            tasks.spawn("session inputs", discard(inputs));
-        }
-        tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
-        let plan = config.upstream.enabled.then_some(config.watch_events);
-        tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(&hub), plan, drain.clone()));
+        control_edges(&hub, inputs, &kube, &config, guards);
+        follow_cluster(&hub, epoch, &kube, &config, &drain);
         let released = control_grids(&tasks, &kube, &config, grids, &drain);
         let identities = bootstrap.identities();
         watch_identities(&tasks, &identities, &kube, &config, &hub);
@@ -287,7 +277,6 @@ impl Bound {
         let incoming = server.start(&tasks, &drain);
         let others = admin.iter().map(AdminHandle::limiter).chain([bootstrap.limiter()]).collect();
         let connections = ConnectionCounts { hub: incoming.stats(), others };
-        tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
         tasks.spawn("strangers", connections.count(hub.metrics.clone()));
         tasks.spawn("accept", accept(incoming, Arc::clone(&hub), Gate::new(identities)));
         let failure = tokio::select! {
@@ -309,8 +298,46 @@ impl Bound {
     }
 }
 
+/// Starts what decides which objects nodes get, and in whose name their requests are made.
+pub(crate) fn control_edges(
+    hub: &Arc<Hub>,
+    inputs: mpsc::Receiver<Input>,
+    kube: &Kube,
+    config: &Config,
+    guards: Guards,
+) {
+    if config.upstream.enabled {
+        let index = Index::new(Arc::clone(&hub.down)).with_memory(config.budgets.index_bytes);
+        let outlet = Arc::clone(&hub.registry);
+        hub.tasks.spawn(
+            "edgecontroller",
+            DownstreamController::new(index, kube.clone(), outlet, guards.lists).run(inputs),
+        );
+    } else {
+        tracing::warn!(
+            "the edge controller is disabled: no objects are sent to edges, and their reports are refused"
+        );
+        drop(guards.lists);
+        hub.tasks.spawn("session inputs", discard(inputs));
+    }
+    hub.tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
+}
+
+/// Starts the watches of the cluster and of its history, and the housekeeping.
+pub(crate) fn follow_cluster(
+    hub: &Arc<Hub>,
+    epoch: EpochKeeper,
+    kube: &Kube,
+    config: &Config,
+    drain: &Drain,
+) {
+    let events = config.upstream.enabled.then_some(config.watch_events);
+    hub.tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(hub), events, drain.clone()));
+    hub.tasks.spawn("housekeeping", keep_house(Arc::clone(hub)));
+}
+
 /// Starts the grid controllers. The returned future completes when another cloudcore may run them.
-fn control_grids(
+pub(crate) fn control_grids(
     tasks: &Tasks,
     kube: &Kube,
     config: &Config,

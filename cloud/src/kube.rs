@@ -94,6 +94,13 @@ impl Kube {
         Ok(Self { bare: Some(bare), ..Self::from(own) })
     }
 
+    /// Clients for a simulated API server: cloudcore's own, and one without credentials.
+    #[cfg(feature = "simulation")]
+    #[must_use]
+    pub fn simulated(own: Client, bare: Client) -> Self {
+        Self { bare: Some(bare), ..Self::from(own) }
+    }
+
     /// cloudcore's own client.
     #[must_use]
     pub fn client(&self) -> &Client {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tombolo_runtime::files;
+use tombolo_runtime::{blocking, files};
 use tracing::{info, warn};
 
 use crate::config::{Config, host_and_port};
@@ -103,7 +103,7 @@ impl NodeAddress {
 
 async fn looked(look: &Look) -> Option<IpAddr> {
     let look = Arc::clone(look);
-    tokio::task::spawn_blocking(move || look()).await.ok().flatten()
+    blocking::run(move || look()).await.ok().flatten()
 }
 
 /// The address from which packets to the cloud leave this machine. Sends no packet to find out.

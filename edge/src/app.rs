@@ -14,7 +14,7 @@ use tombolo_grid::{Hosts, OwnPods};
 use tombolo_proto::ids::NodeId;
 use tombolo_runtime::admin::{self, AdminState};
 use tombolo_runtime::listen::ListenError;
-use tombolo_runtime::{Drain, Readiness, TaskError, Tasks};
+use tombolo_runtime::{Drain, Readiness, TaskError, Tasks, blocking};
 use tracing::warn;
 
 use crate::address::NodeAddress;
@@ -119,7 +119,7 @@ impl App {
         config.validate()?;
         let identity = Identity::load(&config.data_dir, &config.node_name)?;
         let folder = config.data_dir.clone();
-        let opened = tokio::task::spawn_blocking(move || Store::open_patiently(&folder)).await;
+        let opened = blocking::run(move || Store::open_patiently(&folder)).await;
         let opened = opened.map_err(|error| AppError::System(error.to_string()))??;
         let subscriptions = Subscriptions::load(opened.store.clone()).await;
         let subscriptions = subscriptions.map_err(|error| AppError::System(error.to_string()))?;
@@ -408,7 +408,7 @@ async fn measure(store: Store, metrics: Arc<Metrics>, synced: tombolo_runtime::R
         }
         // This scans every row, so it must not block other tasks.
         let counted = store.clone();
-        if let Ok(Ok(counts)) = tokio::task::spawn_blocking(move || counted.counts()).await {
+        if let Ok(Ok(counts)) = blocking::run(move || counted.counts()).await {
             let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             metrics.objects.set(gauge(counts.visible));
             metrics.pods_hidden.set(gauge(counts.hidden));

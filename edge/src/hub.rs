@@ -30,10 +30,10 @@ pub(crate) use client_parts::ClientParts;
 #[cfg(test)]
 pub(crate) use clients::STRANGERS_MAX;
 pub(crate) use clients::{Caller, RequestSlots, SharedHub};
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) use failure::SessionFailure;
 pub(crate) use kinds::{KindsPublisher, KnownKinds};
 

@@ -20,6 +20,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::host;
+
 /// Name of a task, for logs and errors. A node's name may be part of it.
 pub type TaskName = Cow<'static, str>;
 
@@ -172,7 +174,7 @@ impl Tasks {
                 None => {}
             }
         };
-        self.shared.tracker.spawn(supervised).abort_handle()
+        host::spawn(self.shared.tracker.track_future(supervised))
     }
 }
 

@@ -239,6 +239,8 @@ pub enum Seen {
         reader: String,
         /// What it follows.
         selection: Selection,
+        /// User name of the account whose token it shows; `None` for the node's own credentials.
+        account: Option<String>,
     },
     /// A local client follows nothing any more.
     Unfollowed {
@@ -304,6 +306,9 @@ pub enum Seen {
     },
     /// The last fault has ended and the last operation was done.
     FaultsEnded,
+    /// Everything has converged before the end of its time ([`crate::oracle::Oracle::is_satisfied`]), and has stayed so
+    /// for a while: from now on nothing may happen any more.
+    Settled,
     /// The simulation ends.
     Finished,
 }

@@ -31,6 +31,11 @@ use crate::observation::Observation;
 trait Judge: std::fmt::Debug + Send {
     /// Judges one observation, which the context already contains.
     fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>);
+
+    /// Whether nothing is missing that has to come when the faults have ended.
+    fn is_satisfied(&self, _context: &Context) -> bool {
+        true
+    }
 }
 
 /// All rules over one run.
@@ -55,6 +60,12 @@ impl Oracle {
             judge.observe(&self.context, observation, &mut found);
         }
         found
+    }
+
+    /// Whether everything that has to come when the faults have ended has come. Then the simulation may end earlier.
+    #[must_use]
+    pub fn is_satisfied(&self) -> bool {
+        self.judges.iter().all(|judge| judge.is_satisfied(&self.context))
     }
 }
 

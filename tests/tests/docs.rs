@@ -341,8 +341,8 @@ fn crates_of(command: &str) -> Vec<&'static str> {
         Some("cloudcore") => vec!["cloud", "runtime"],
         Some("edgecore") => vec!["edge", "runtime"],
         Some("tombolo") => vec!["cli", "runtime"],
-        // The measuring programs parse their own arguments.
-        Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask", "tests"],
+        // The measuring and simulating programs parse their own arguments.
+        Some("cargo") if command.starts_with("cargo xtask") => vec!["xtask", "tests", "sim"],
         Some("cargo") if command.contains(" -- ") => vec!["cli", "runtime"],
         _ => CRATES.to_vec(),
     }

@@ -69,6 +69,7 @@ const STEPS: &[NightlyStep] = &[
         ),
     },
     NightlyStep { name: "facts", work: Work::Facts },
+    recipe("simulate", &["simulate", "--seeds", "5000"]),
     recipe("crash", &["crash"]),
     recipe("mutations", &["mutations"]),
     recipe("authz", &["authz"]),

@@ -21,6 +21,7 @@ use tombolo_apicore::registry::Registry;
 use tombolo_apicore::selector::field::FieldSelector;
 use tombolo_proto::documents::{DISCOVERY, GROUPS_PATH};
 use tombolo_proto::object::Resource;
+use tombolo_runtime::host;
 use tracing::{debug, warn};
 
 use super::documents::Documents;
@@ -194,7 +195,7 @@ impl Discovery {
                 let written = *self.written.lock();
                 let Some(due) = self.pace.lock().due(Instant::now(), written) else { return Ok(()) };
                 let own = Arc::clone(self);
-                tokio::spawn(async move {
+                host::spawn(async move {
                     if own.ask(asking, due).await.is_ok() {
                         own.wanted.notify_one();
                     }

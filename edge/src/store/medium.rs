@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -41,6 +41,11 @@ pub trait Medium: Send + Sync + 'static {
 
     /// The last error of the disk since the previous call, if any. Errors about the content do not count.
     fn trouble(&self) -> Option<String>;
+
+    /// How long the next commit takes in a simulation, where nothing takes time by itself.
+    fn delay(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Records errors of a disk.

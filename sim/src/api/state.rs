@@ -34,8 +34,8 @@ pub enum ModelEvent {
         client: String,
         /// The kind.
         kind: KindKey,
-        /// Whether it selects all objects of the kind.
-        is_whole: bool,
+        /// Its label selector and field selector, joined by a semicolon; `None` if it shows only one namespace.
+        selector: Option<String>,
         /// Number of backups restored before.
         era: u64,
         /// The revision.

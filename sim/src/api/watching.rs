@@ -45,6 +45,8 @@ pub(super) struct WatchedCollection {
     pub(super) kind: KindInfo,
     pub(super) namespace: String,
     pub(super) filter: ObjectFilter,
+    /// As in [`ModelEvent::ViewMoved`].
+    pub(super) selector: String,
 }
 
 impl WatchedCollection {
@@ -171,7 +173,7 @@ impl WatchSession {
         Some(ModelEvent::ViewMoved {
             client: self.what.client.clone(),
             kind: self.stored.clone(),
-            is_whole: self.what.namespace.is_empty() && self.what.filter.is_empty(),
+            selector: self.what.namespace.is_empty().then(|| self.what.selector.clone()),
             era: state.storage.era(),
             revision: self.after,
         })
@@ -332,6 +334,7 @@ pub(super) fn collection(
         kind: kind.clone(),
         namespace: target.namespace.clone(),
         filter: ObjectFilter::parse(&kind.key, params.text("labelSelector"), &fields)?,
+        selector: format!("{};{fields}", params.text("labelSelector")),
     })
 }
 

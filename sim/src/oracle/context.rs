@@ -23,6 +23,8 @@ pub(super) struct Context {
     pub(super) answered: Answered,
     /// When the faults ended.
     pub(super) faults_ended: Option<Millis>,
+    /// Whether everything has converged before the end of its time.
+    has_settled: bool,
     /// Nodes that have to converge.
     pub(super) nodes: Vec<String>,
     accounts: BTreeMap<String, String>,
@@ -48,6 +50,7 @@ impl Context {
                 self.accounts.insert(token.clone(), account.clone());
             }
             Seen::FaultsEnded => self.faults_ended = Some(at),
+            Seen::Settled => self.has_settled = true,
             _ => {}
         }
         self.answered = self.connections.observe(&observation.seen);
@@ -79,7 +82,7 @@ impl Context {
     /// Whether the system has had its time to settle.
     #[must_use]
     pub(super) fn is_settled(&self, at: Millis) -> bool {
-        self.faults_ended.is_some_and(|ended| at >= ended + self.limits.converge)
+        self.has_settled || self.faults_ended.is_some_and(|ended| at >= ended + self.limits.converge)
     }
 
     /// Whether the Node has been the same all the time since it was first created. The certificate of a deleted Node

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::history::{History, RBAC};
-use crate::observation::{HistoryPosition, ObjectId};
+use crate::observation::{HistoryPosition, ObjectId, Selection};
 
 /// Group that cloudcore names in its reviews for connected nodes.
 const EDGE_NODES: &str = "tombolo:edge-nodes";
@@ -24,6 +24,12 @@ impl Subject {
     pub(super) fn node(name: &str) -> Self {
         let groups = ["system:nodes", EDGE_NODES, "system:authenticated"].map(str::to_owned).to_vec();
         Self { user: format!("system:node:{name}"), groups }
+    }
+
+    /// Who follows a selection at a node.
+    #[must_use]
+    pub(super) fn follower(node: &str, account: Option<&str>) -> Self {
+        account.map_or_else(|| Self::node(node), Self::account)
     }
 
     /// The account of a pod: `system:serviceaccount:NAMESPACE:NAME`.
@@ -61,6 +67,26 @@ pub(super) fn allowed_sometime(
     if allowed_at(history, subject, wish, history.now()) {
         return true;
     }
+    changes_of_rights(history, since).into_iter().any(|position| allowed_at(history, subject, wish, position))
+}
+
+/// Whether the subject was allowed to list and watch a selection all the time from a position until now.
+#[must_use]
+pub(super) fn may_follow_since(
+    history: &History,
+    subject: &Subject,
+    selection: &Selection,
+    since: HistoryPosition,
+) -> bool {
+    let (resource, namespace) = (&*selection.resource, &*selection.namespace);
+    changes_of_rights(history, since).into_iter().all(|position| {
+        let wish = |verb| Wish { verb, resource, namespace, name: "" };
+        ["list", "watch"].into_iter().all(|verb| allowed_at(history, subject, wish(verb), position))
+    })
+}
+
+/// The position, and those after it at which roles or bindings were written.
+fn changes_of_rights(history: &History, since: HistoryPosition) -> BTreeSet<HistoryPosition> {
     let mut positions = BTreeSet::from([since]);
     for kind in ["clusterrolebindings", "rolebindings", "clusterroles", "roles"] {
         for (_, changes) in history.of_kind(&format!("{kind}.{RBAC}"), "") {
@@ -68,7 +94,7 @@ pub(super) fn allowed_sometime(
             positions.extend(later);
         }
     }
-    positions.into_iter().any(|position| allowed_at(history, subject, wish, position))
+    positions
 }
 
 fn allowed_at(history: &History, subject: &Subject, wish: Wish<'_>, position: HistoryPosition) -> bool {

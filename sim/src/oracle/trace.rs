@@ -67,7 +67,7 @@ impl fmt::Display for Described<'_> {
                 }
                 None => write!(f, "{node}     shows {reader} {object} gone"),
             },
-            Seen::Following { node, reader, selection } => {
+            Seen::Following { node, reader, selection, .. } => {
                 let labels = &selection.labels;
                 write!(
                     f,
@@ -91,6 +91,7 @@ impl fmt::Display for Described<'_> {
             Seen::FaultBegan { scope } => write!(f, "fault      begins for {scope:?}"),
             Seen::FaultOver { scope } => write!(f, "fault      is over for {scope:?}"),
             Seen::FaultsEnded => f.write_str("faults have ended"),
+            Seen::Settled => f.write_str("everything has converged"),
             Seen::Finished => f.write_str("end"),
         }
     }

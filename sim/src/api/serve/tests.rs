@@ -235,8 +235,8 @@ async fn observers_are_told_of_writes_views_and_backups() {
         sink.lock().push(match event {
             super::super::ModelEvent::Wrote(change) => format!("wrote {}", change.name),
             super::super::ModelEvent::Restored { era, revision } => format!("restored {era} {revision}"),
-            super::super::ModelEvent::ViewMoved { client, revision, is_whole, .. } => {
-                format!("{client} sees {revision} {is_whole}")
+            super::super::ModelEvent::ViewMoved { client, revision, selector, .. } => {
+                format!("{client} sees {revision} {selector:?}")
             }
             super::super::ModelEvent::TokenIssued { account, .. } => format!("token of {account}"),
         });
@@ -247,7 +247,7 @@ async fn observers_are_told_of_writes_views_and_backups() {
     assert!(api.restore(before));
     let _ = api.issue_token("d", "sa", Duration::from_secs(1));
     let expected = [
-        format!("a sees {before} true"),
+        format!("a sees {before} Some(\";\")"),
         "wrote m".to_owned(),
         format!("restored 1 {before}"),
         "token of system:serviceaccount:d:sa".to_owned(),

@@ -2,13 +2,14 @@
 //! newest version, and each client exactly what it follows. Judged once, at the first observation after that time.
 //!
 //! A node whose Node was deleted has to join again, and is left out. A node whose pods ask for more than its share may
-//! lack objects, and shows no others. Selections by fields are not judged.
+//! lack objects, and shows no others. Selections by fields are not judged, nor those to which a client has no right.
 
 use std::collections::BTreeMap;
 
 use super::missing::selects;
 use crate::observation::{Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion, Selection};
 use crate::oracle::needs::{exceeds_share, needs};
+use crate::oracle::rbac::{Subject, may_follow_since};
 use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "converged";
@@ -20,7 +21,7 @@ const REPORTED_MAX: usize = 5;
 #[derive(Debug, Default)]
 pub(super) struct Converged {
     shown: BTreeMap<(String, String), BTreeMap<ObjectId, SeenVersion>>,
-    selections: BTreeMap<(String, String), Selection>,
+    selections: BTreeMap<(String, String), (Selection, Option<String>)>,
     is_judged: bool,
 }
 
@@ -34,8 +35,9 @@ impl Judge for Converged {
                     None => drop(shown.remove(object)),
                 }
             }
-            Seen::Following { node, reader, selection } => {
-                self.selections.insert((node.clone(), reader.clone()), selection.clone());
+            Seen::Following { node, reader, selection, account } => {
+                let followed = (selection.clone(), account.clone());
+                self.selections.insert((node.clone(), reader.clone()), followed);
             }
             Seen::Unfollowed { node, reader } => {
                 let key = (node.clone(), reader.clone());
@@ -46,20 +48,35 @@ impl Judge for Converged {
         }
         if context.is_settled(observation.at) && !self.is_judged {
             self.is_judged = true;
-            for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
-                self.judge(context, node, observation.at, found);
-            }
+            self.judge_all(context, observation.at, found);
         }
+    }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut found = Vec::new();
+        self.judge_all(context, 0, &mut found);
+        found.is_empty()
     }
 }
 
 impl Converged {
+    fn judge_all(&self, context: &Context, at: Millis, found: &mut Vec<Violation>) {
+        for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
+            self.judge(context, node, at, found);
+        }
+    }
+
     fn judge(&self, context: &Context, node: &str, at: Millis, found: &mut Vec<Violation>) {
         let history = &context.history;
         let may_lack = exceeds_share(history, node, history.now(), context.limits.share);
         self.compare(context, (node, PUSHED), needs(history, node).into_iter(), may_lack, at, found);
         let of_node = self.selections.iter().filter(|((owner, _), _)| owner == node);
-        for ((_, reader), selection) in of_node.filter(|(_, selection)| selection.fields.is_empty()) {
+        for ((_, reader), (selection, account)) in of_node {
+            let subject = Subject::follower(node, account.as_deref());
+            let may_follow = may_follow_since(history, &subject, selection, history.now());
+            if !selection.fields.is_empty() || !may_follow {
+                continue;
+            }
             let all = history.of_kind(&selection.resource, &selection.namespace);
             let wanted = all.filter(|(id, changes)| {
                 let present = changes.last().and_then(|change| change.state.as_ref());
@@ -167,7 +184,8 @@ mod tests {
             let mut bench = bench();
             bench.api.put("services/d/s", "user", json!({"metadata": {"labels": {"app": app}}}));
             let (node, reader, selection) = (node.clone(), reader.clone(), selection.clone());
-            bench.fine(Seen::Following { node, reader, selection });
+            bench.api.grant("tombolo:edge-nodes", "services");
+            bench.fine(Seen::Following { node, reader, selection, account: None });
             assert_eq!(end(bench).len(), differences, "{app}");
         }
     }

@@ -12,6 +12,7 @@ use crate::observation::{
 };
 use crate::oracle::history::{History, PastObject};
 use crate::oracle::needs::{exceeds_share, needed_since};
+use crate::oracle::rbac::{Subject, may_follow_since};
 use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "missing";
@@ -19,7 +20,7 @@ const RULE: &str = "missing";
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    selections: BTreeMap<(String, String), Selection>,
+    selections: BTreeMap<(String, String), (Selection, Subject)>,
     /// The incarnations that readers were shown last.
     shown: BTreeMap<(String, String, ObjectId), String>,
     /// Nodes whose disk was replaced and that have not been caught up since.
@@ -30,8 +31,9 @@ impl Judge for Missing {
     fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
-            Seen::Following { node, reader, selection } => {
-                self.selections.insert((node.clone(), reader.clone()), selection.clone());
+            Seen::Following { node, reader, selection, account } => {
+                let followed = (selection.clone(), Subject::follower(node, account.as_deref()));
+                self.selections.insert((node.clone(), reader.clone()), followed);
             }
             Seen::Unfollowed { node, reader } => {
                 self.selections.remove(&(node.clone(), reader.clone()));
@@ -54,9 +56,11 @@ impl Judge for Missing {
                         let basis = |resource: &str| context.oldest_basis(resource, at);
                         must_stay(context, node, object, &basis)
                     }
-                    Some(selection) => {
+                    Some((selection, subject)) => {
                         let since = context.oldest_basis(&object.resource, at);
+                        let reviewed = context.history.at(at.saturating_sub(context.limits.review));
                         selected_since(&context.history, selection, object, since)
+                            && may_follow_since(&context.history, subject, selection, reviewed)
                     }
                     None => false,
                 };
@@ -232,7 +236,8 @@ mod tests {
         let selection = Selection { resource: "services".to_owned(), labels, ..Selection::default() };
         let service = |app: &str| json!({"metadata": {"labels": {"app": app}}});
         bench.api.put("services/d/s", "user", service("web"));
-        bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection });
+        bench.api.grant("tombolo:edge-nodes", &selection.resource);
+        bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection, account: None });
         let version = bench.api.version("services/d/s");
         let shows = |version| {
             let (node, reader) = (node.clone(), reader.clone());
