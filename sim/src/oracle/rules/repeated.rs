@@ -28,6 +28,7 @@ impl Judge for Repeated {
             Seen::DiskReplaced { node } => {
                 self.pushed.remove(node);
             }
+            Seen::Restored { .. } => self.restored(),
             Seen::Closed { connection, .. } => self.followed.retain(|(owner, _), _| owner != connection),
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
@@ -80,6 +81,15 @@ fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
 }
 
 impl Repeated {
+    /// Revisions of another history say nothing about what is held, and of a pod the edge holds what it has reported
+    /// since, which the restored API has lost.
+    fn restored(&mut self) {
+        for held in self.pushed.values_mut().chain(self.followed.values_mut()) {
+            held.retain(|object, _| object.resource != "pods");
+            held.values_mut().for_each(|(version, _)| version.revision = 0);
+        }
+    }
+
     fn held(&mut self, connection: u64, machine: &str, delivery: &SeenDelivery) -> &mut Held {
         match delivery.subscription {
             0 => self.pushed.entry(machine.to_owned()).or_default(),
@@ -192,5 +202,21 @@ mod tests {
         bench.fine(adopt(2, 9));
         bench.fine(ack(2));
         bench.wrong(adopt(3, 9));
+    }
+
+    #[test]
+    fn a_restored_backup_counts_revisions_anew_and_has_lost_reports() {
+        let mut bench = bench();
+        bench.api.pod("p", "n", &[]);
+        let pod = bench.upsert(2, "pods/d/p");
+        bench.fine(pod.clone());
+        bench.fine(ack(2));
+        let held = bench.api.version("configmaps/d/c");
+        bench.api.restore(held.revision);
+        let adopt = SeenChange::Adopt { uid: held.uid, revision: held.revision };
+        bench.fine(down(1, deliver(3, &id("configmaps/d/c"), adopt)));
+        bench.fine(pod);
+        let again = bench.upsert(4, "configmaps/d/c");
+        bench.wrong(again);
     }
 }
