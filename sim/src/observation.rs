@@ -196,6 +196,8 @@ pub enum Seen {
         connection: u64,
         /// The node, by the certificate.
         node: String,
+        /// The machine at the edge's end: that of the node, or another one with its certificate.
+        machine: String,
         /// Number of the replica.
         replica: u32,
     },

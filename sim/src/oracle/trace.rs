@@ -53,7 +53,7 @@ impl fmt::Display for Described<'_> {
             }
             Seen::ReplicaDown { replica } => write!(f, "replica-{replica}  ends"),
             Seen::TokenIssued { account, .. } => write!(f, "api        token for {account}"),
-            Seen::Connected { connection, node, replica } => {
+            Seen::Connected { connection, machine: node, replica, .. } => {
                 write!(f, "{node}     connects to replica-{replica}: connection {connection}")
             }
             Seen::Closed { connection, why } => write!(f, "connection {connection} closed: {why}"),

@@ -1,4 +1,5 @@
-//! What is acknowledged is on disk after a crash, in that version or one that was delivered later. The pushed set is
+//! What is acknowledged is on disk after a crash, in that version or one that was delivered later, also if that was
+//! refused: after a failed sync nobody knows which writes it made durable. The pushed set is
 //! judged; the order of subscriptions is that of their own connections.
 
 use std::collections::BTreeMap;
@@ -29,7 +30,7 @@ impl Judge for Acknowledged {
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
             Seen::Sent { connection, up, frame, .. } => {
                 let Some(connection) = context.connections.get(*connection) else { return };
-                let node = &connection.node;
+                let node = &connection.machine;
                 if let (false, SeenFrame::Deliver(delivery)) = (*up, frame)
                     && delivery.subscription == 0
                 {
@@ -41,12 +42,6 @@ impl Judge for Acknowledged {
                     let told = self.objects.get_mut(&(node.clone(), delivery.object.clone()));
                     if let Some(told) = told.filter(|_| delivery.subscription == 0) {
                         told.stored(&delivery.change);
-                    }
-                }
-                for refused in &context.answered.refused {
-                    let told = self.objects.get_mut(&(node.clone(), refused.delivery.object.clone()));
-                    if let Some(told) = told.filter(|_| refused.delivery.subscription == 0) {
-                        told.refused(&refused.delivery.change);
                     }
                 }
             }
@@ -69,11 +64,6 @@ impl Told {
         }
     }
 
-    fn refused(&mut self, change: &SeenChange) {
-        if let Some(index) = self.later.iter().position(|later| later == change) {
-            self.later.remove(index);
-        }
-    }
 }
 
 fn has_version(change: &SeenChange) -> bool {

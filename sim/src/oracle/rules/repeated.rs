@@ -13,7 +13,7 @@ const RULE: &str = "repeated";
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
-    /// What each node holds in the pushed set.
+    /// What each machine holds in the pushed set.
     pushed: BTreeMap<String, Held>,
     /// What is held in subscriptions, whose numbers belong to their connection.
     followed: BTreeMap<(u64, u32), Held>,
@@ -31,17 +31,17 @@ impl Judge for Repeated {
             Seen::Closed { connection, .. } => self.followed.retain(|(owner, _), _| owner != connection),
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
-                self.edge_sent(*number, &connection.node, frame);
+                self.edge_sent(*number, &connection.machine, frame);
                 for stored in &context.answered.stored {
-                    self.stored(*number, &connection.node, stored);
+                    self.stored(*number, &connection.machine, stored);
                 }
                 for refused in &context.answered.refused {
-                    self.held(*number, &connection.node, &refused.delivery).remove(&refused.delivery.object);
+                    self.held(*number, &connection.machine, &refused.delivery).remove(&refused.delivery.object);
                 }
             }
             Seen::Sent { connection: number, up: false, frame: SeenFrame::Deliver(delivery), .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
-                let held = self.held(*number, &connection.node, delivery);
+                let held = self.held(*number, &connection.machine, delivery);
                 if let Some(seen) = repetition(held, delivery) {
                     found.push(Violation {
                         rule: RULE,
@@ -79,9 +79,9 @@ fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
 }
 
 impl Repeated {
-    fn held(&mut self, connection: u64, node: &str, delivery: &SeenDelivery) -> &mut Held {
+    fn held(&mut self, connection: u64, machine: &str, delivery: &SeenDelivery) -> &mut Held {
         match delivery.subscription {
-            0 => self.pushed.entry(node.to_owned()).or_default(),
+            0 => self.pushed.entry(machine.to_owned()).or_default(),
             number => self.followed.entry((connection, number)).or_default(),
         }
     }
