@@ -1,4 +1,5 @@
-//! What is acknowledged is on disk after a crash, in that version or one that was delivered later. The pushed set is
+//! What is acknowledged is on disk after a crash, in that version or one that was delivered later, also if that was
+//! refused: after a failed sync nobody knows which writes it made durable. The pushed set is
 //! judged; the order of subscriptions is that of their own connections.
 
 use std::collections::BTreeMap;

@@ -69,9 +69,10 @@ impl Judge for Quiet {
     }
 }
 
-/// Whether a request asks for the rights of a local client, which are asked for again and again.
+/// Whether a request asks for the rights or the keys of local clients' tokens, which are asked for again and again.
 fn is_review(what: &str) -> bool {
-    what.starts_with("POST ") && (what.ends_with("/subjectaccessreviews") || what.ends_with("/tokenreviews"))
+    let reviews = ["/subjectaccessreviews", "/tokenreviews", "/openid-configuration", "/openid/v1/jwks"];
+    reviews.iter().any(|ending| what.ends_with(ending))
 }
 
 /// Whether a request is about the node itself: its status or its lease.
