@@ -141,7 +141,8 @@ impl Network {
         state.newest += 1;
         let number = state.newest;
         drop(state);
-        (self.tell)(Seen::Connected { connection: number, node: node.to_string(), replica });
+        let (node, machine) = (node.to_string(), machine.to_owned());
+        (self.tell)(Seen::Connected { connection: number, node, machine, replica });
         Ok((number, replica))
     }
 

@@ -196,6 +196,8 @@ pub enum Seen {
         connection: u64,
         /// The node, by the certificate.
         node: String,
+        /// The machine: named as the node, except for a copy of its disk that runs elsewhere.
+        machine: String,
         /// Number of the replica.
         replica: u32,
     },

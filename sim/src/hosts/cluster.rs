@@ -130,6 +130,16 @@ pub(super) fn collection(resource: &str, namespace: &str) -> String {
 fn seen(event: ModelEvent) -> Option<Seen> {
     Some(match event {
         ModelEvent::Wrote(change) => {
+            if std::env::var("DUMP").is_ok_and(|d| {
+                d == ObjectId::new(&change.kind.qualified(), &change.namespace, &change.name).to_string()
+            }) {
+                eprintln!(
+                    "WROTE {} {:?} {}",
+                    change.revision,
+                    crate::oracle::content::version(&change.kind.qualified(), &change.object),
+                    change.object.to_string().replace(&"QUJDREVG".repeat(100), "")
+                );
+            }
             let is_gone = change.what == crate::api::ChangeType::Deleted;
             Seen::Wrote(ApiWrite {
                 object: ObjectId::new(&change.kind.qualified(), &change.namespace, &change.name),

@@ -156,6 +156,9 @@ impl Readers {
         let path = collection(&selection.resource, &selection.namespace);
         let selector = format!("labelSelector={}&fieldSelector={}", selection.labels, selection.fields);
         let (code, list) = get(agent, &format!("{path}?{selector}"), token).await;
+        if code != 200 {
+            self.journal.note(&format!("{}     refuses {client}: {code} {}", self.node, list["message"]));
+        }
         let items = list["items"].as_array().filter(|_| code == 200)?;
         let is_same = || self.followed(client).is_some_and(|(now, _)| now == *selection);
         if !is_same() {
@@ -218,6 +221,14 @@ impl Readers {
     /// A reader is shown an object, or that it is gone.
     fn show(&self, reader: &str, object: &ObjectId, body: Option<&Value>) {
         let version = body.map(|body| content::version(&object.resource, body));
+        if std::env::var("DUMP").is_ok_and(|d| d == object.to_string()) {
+            eprintln!(
+                "SHOWN {} {:?} {}",
+                self.journal.now(),
+                version,
+                body.map(|b| b.to_string().replace(&"QUJDREVG".repeat(100), "")).unwrap_or_default()
+            );
+        }
         let key = (reader.to_owned(), object.clone());
         let before = match &version {
             Some(version) => self.state.lock().shown.insert(key, version.uid.clone()),

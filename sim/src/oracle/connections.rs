@@ -27,6 +27,8 @@ pub(super) struct Subscription {
 pub(super) struct Connection {
     /// The node.
     pub(super) node: String,
+    /// The machine on which its agent runs.
+    pub(super) machine: String,
     /// The replica.
     pub(super) replica: u32,
     /// Deliveries under way, by lane and position.
@@ -60,7 +62,9 @@ impl Connections {
     /// Follows an observation. Returns what an edge said about deliveries.
     pub(super) fn observe(&mut self, seen: &Seen) -> Answered {
         match seen {
-            Seen::Connected { connection, node, replica } => self.connected(*connection, node, *replica),
+            Seen::Connected { connection, node, machine, replica } => {
+                self.connected(*connection, (node, machine), *replica);
+            }
             Seen::Restored { .. } => {
                 for node in &self.nodes {
                     let epoch = self.epochs.get(node).cloned().unwrap_or_default();
@@ -76,11 +80,12 @@ impl Connections {
         Answered::default()
     }
 
-    fn connected(&mut self, connection: u64, node: &str, replica: u32) {
+    fn connected(&mut self, connection: u64, (node, machine): (&str, &str), replica: u32) {
         self.nodes.insert(node.to_owned());
-        let node = node.to_owned();
+        let (node, machine) = (node.to_owned(), machine.to_owned());
         let (under_way, subscriptions, requests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.all.insert(connection, Connection { node, replica, under_way, subscriptions, requests });
+        self.all
+            .insert(connection, Connection { node, machine, replica, under_way, subscriptions, requests });
     }
 
     fn cloud_sent(&mut self, number: u64, (lane, bytes): (u8, usize), frame: &SeenFrame) {
@@ -153,7 +158,12 @@ mod tests {
     #[test]
     fn an_acknowledgement_covers_its_lane_up_to_its_position() {
         let mut connections = Connections::default();
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         for seq in 1..=3 {
             connections.observe(&down(1, deliver(seq, &id("pods/d/p"), gone())));
         }
@@ -168,7 +178,12 @@ mod tests {
         let mut connections = Connections::default();
         let caught_up =
             |epoch: &str| down(1, SeenFrame::CaughtUp { subscription: 0, epoch: epoch.to_owned() });
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         connections.observe(&caught_up("c/0"));
         connections.observe(&Seen::Restored { position: HistoryPosition { history: 1, revision: 3 } });
         connections.observe(&caught_up("c/0"));

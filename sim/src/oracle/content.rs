@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::observation::{ContentDigest, ObjectId, SeenVersion};
@@ -13,6 +13,13 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Annotation of a pod that a node created for a pod of its own.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Bytes of a pod that is being deleted above which it may be shortened. Bodies at an edge lack some bytes of the API's.
+const WHOLE_ENDING_LEN: usize = 15 * 1024;
+
+/// Metadata that a pod that is being deleted always has.
+const ENDING_METADATA: [&str; 6] =
+    ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
 
 /// Digest of some bytes.
 #[must_use]
@@ -28,6 +35,9 @@ pub fn version(resource: &str, body: &Value) -> SeenVersion {
     let text = |path: &str| body.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let mut value = body.clone();
     trim(&mut value);
+    if resource == "pods" && text("/metadata/deletionTimestamp") != "" {
+        shorten(&mut value);
+    }
     let content = digest(value.to_string().as_bytes());
     if matches!(resource, "pods" | "nodes") {
         remove(&mut value, "", &["status"]);
@@ -53,6 +63,23 @@ fn trim(value: &mut Value) {
     for condition in conditions.into_iter().flatten() {
         remove(condition, "", &["lastHeartbeatTime"]);
     }
+}
+
+/// A large pod that is being deleted may reach its node without status and other large parts. A node terminates it with
+/// the members that are left here.
+fn shorten(pod: &mut Value) {
+    let is_whole = pod.get("status").is_some() && pod.to_string().len() <= WHOLE_ENDING_LEN;
+    if is_whole {
+        return;
+    }
+    let kept = |part: &Value, names: &[&str]| {
+        let members = names.iter().filter_map(|name| Some(((*name).to_owned(), part.get(*name)?.clone())));
+        Value::Object(members.collect())
+    };
+    *pod = json!({
+        "metadata": kept(&pod["metadata"], &ENDING_METADATA),
+        "spec": kept(&pod["spec"], &["nodeName", "terminationGracePeriodSeconds"]),
+    });
 }
 
 fn remove(value: &mut Value, path: &str, members: &[&str]) {

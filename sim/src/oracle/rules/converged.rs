@@ -4,9 +4,9 @@
 //! A node whose Node was deleted has to join again, and is left out. A node whose pods ask for more than its share may
 //! lack objects, and shows no others. Selections by fields are not judged, nor those to which a client has no right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::missing::selects;
+use super::missing::{is_pushed, selects};
 use crate::observation::{Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion, Selection};
 use crate::oracle::needs::{exceeds_share, needs};
 use crate::oracle::rbac::{Subject, may_follow_since};
@@ -72,15 +72,19 @@ impl Converged {
         self.compare(context, (node, PUSHED), needs(history, node).into_iter(), may_lack, at, found);
         let of_node = self.selections.iter().filter(|((owner, _), _)| owner == node);
         for ((_, reader), (selection, account)) in of_node {
+            // With the node's own credentials, a client sees what the node needs.
+            let is_own = account.is_none() && is_pushed(&selection.resource);
             let subject = Subject::follower(node, account.as_deref());
-            let may_follow = may_follow_since(history, &subject, selection, history.now());
+            let may_follow = is_own || may_follow_since(history, &subject, selection, history.now());
             if !selection.fields.is_empty() || !may_follow {
                 continue;
             }
             let all = history.of_kind(&selection.resource, &selection.namespace);
+            let needed = if is_own { needs(history, node) } else { BTreeSet::new() };
             let wanted = all.filter(|(id, changes)| {
                 let present = changes.last().and_then(|change| change.state.as_ref());
-                present.is_some_and(|present| selects(selection, id, present))
+                let is_selected = present.is_some_and(|present| selects(selection, id, present));
+                is_selected && (!is_own || needed.contains(*id))
             });
             self.compare(context, (node, reader), wanted.map(|(id, _)| id.clone()), false, at, found);
         }

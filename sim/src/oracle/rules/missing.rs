@@ -20,7 +20,7 @@ const RULE: &str = "missing";
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    selections: BTreeMap<(String, String), (Selection, Subject)>,
+    selections: BTreeMap<(String, String), Followed>,
     /// The incarnations that readers were shown last.
     shown: BTreeMap<(String, String, ObjectId), String>,
     /// Nodes whose disk was replaced and that have not been caught up since.
@@ -32,7 +32,8 @@ impl Judge for Missing {
         let at = observation.at;
         match &observation.seen {
             Seen::Following { node, reader, selection, account } => {
-                let followed = (selection.clone(), Subject::follower(node, account.as_deref()));
+                let subject = Subject::follower(node, account.as_deref());
+                let followed = Followed { selection: selection.clone(), subject, is_node: account.is_none() };
                 self.selections.insert((node.clone(), reader.clone()), followed);
             }
             Seen::Unfollowed { node, reader } => {
@@ -52,11 +53,11 @@ impl Judge for Missing {
                     return;
                 }
                 let lost = match self.selections.get(&(node.clone(), reader.clone())) {
-                    _ if reader == PUSHED => {
+                    followed if is_own(reader, object, followed) => {
                         let basis = |resource: &str| context.oldest_basis(resource, at);
                         must_stay(context, node, object, &basis)
                     }
-                    Some((selection, subject)) => {
+                    Some(Followed { selection, subject, .. }) => {
                         let since = context.oldest_basis(&object.resource, at);
                         let reviewed = context.history.at(at.saturating_sub(context.limits.review));
                         selected_since(&context.history, selection, object, since)
@@ -88,6 +89,25 @@ impl Judge for Missing {
             _ => {}
         }
     }
+}
+
+/// What a local client follows.
+#[derive(Debug)]
+struct Followed {
+    selection: Selection,
+    subject: Subject,
+    /// It shows the node's own credentials.
+    is_node: bool,
+}
+
+/// Whether a reader sees what the node needs by itself.
+fn is_own(reader: &str, object: &ObjectId, followed: Option<&Followed>) -> bool {
+    reader == PUSHED || followed.is_some_and(|followed| followed.is_node && is_pushed(&object.resource))
+}
+
+/// Whether a client with the node's own credentials is shown only what the node needs of this kind.
+pub(super) fn is_pushed(resource: &str) -> bool {
+    matches!(resource, "pods" | "configmaps" | "secrets")
 }
 
 fn violation(at: u64, node: &str, object: &ObjectId, seen: String) -> Violation {
@@ -237,6 +257,7 @@ mod tests {
         let service = |app: &str| json!({"metadata": {"labels": {"app": app}}});
         bench.api.put("services/d/s", "user", service("web"));
         bench.api.grant("tombolo:edge-nodes", &selection.resource);
+        bench.pass(400_000);
         bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection, account: None });
         let version = bench.api.version("services/d/s");
         let shows = |version| {
