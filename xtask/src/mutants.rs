@@ -38,7 +38,7 @@ static EXAMINED: [Examined; 5] = [
     Examined {
         package: "tombolo-proto",
         modules: &["proto/src/session"],
-        programs: &["--lib", "--test=session", "--test=kubeedge", "--test=fuzz_bounded"],
+        programs: &["--lib", "--test=session", "--test=kubeedge_sessions", "--test=fuzz_bounded"],
         tests: &[],
     },
     Examined {
@@ -228,11 +228,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modules_and_the_listed_mutants_exist() {
+    fn the_modules_the_tests_and_the_listed_mutants_exist() {
         let root = run::root();
         for examined in &EXAMINED {
             for module in examined.modules {
                 assert!(root.join(format!("{module}.rs")).is_file(), "{module}");
+            }
+            for test in examined.programs.iter().filter_map(|program| program.strip_prefix("--test=")) {
+                assert!(run::has_test(test), "there is no test {test}");
             }
         }
         for name in equivalent::parse(EQUIVALENT).unwrap().keys() {

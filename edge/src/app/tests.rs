@@ -143,6 +143,24 @@ async fn away(agent: &Agent, cloud: &FakeCloud) {
     agent.loses_the_cloud().await;
 }
 
+/// Waits until the cloud has all that the agent has for it, for statements that something is not sent. An event that the
+/// agent accepts without a cloud is sent after what it accepted before.
+async fn fence(agent: &Agent, cloud: &FakeCloud) {
+    const EVENTS: &str = "/api/v1/namespaces/fences/events";
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "fence", "namespace": "fences"},
+        "involvedObject": {"kind": "Pod", "namespace": "fences", "name": "web"}, "reason": "Fence",
+    });
+    away(agent, cloud).await;
+    let (code, made) = agent.call(Method::POST, EVENTS, &event.to_string()).await;
+    assert_eq!(code, StatusCode::CREATED, "{made}");
+    cloud.set_away(false);
+    wait_until("the fence", DEADLINE, async || {
+        cloud.calls().contains(&format!("POST {EVENTS}")) && agent.status.look().reports_waiting == 0
+    })
+    .await;
+}
+
 /// Names in a list.
 fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap();

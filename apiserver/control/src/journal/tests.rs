@@ -127,6 +127,33 @@ fn write_that_can_neither_be_undone_nor_noted_is_reported_as_unknown() {
     assert!(refused.to_string().contains("unknown until the disk works again"), "{refused}");
 }
 
+/// Another batch gets the same revisions, by which the next start would take it for the refused one.
+#[test]
+fn the_note_about_a_refused_batch_goes_before_another_one_is_written() {
+    let disk = Disk::new();
+    let noted = refused::path(&disk.folder.path().join("journal"));
+    let (journal, _) = on(&disk);
+    journal.append(&[entry("a", 1, false)]).unwrap();
+    disk.late.store(true, Ordering::SeqCst);
+    journal.append(&[entry("b", 2, false)]).unwrap_err();
+    assert!(noted.exists());
+    disk.late.store(false, Ordering::SeqCst);
+    // A note that cannot be removed lets no other batch in.
+    let kept = std::fs::read(&noted).unwrap();
+    std::fs::remove_file(&noted).unwrap();
+    std::fs::create_dir(&noted).unwrap();
+    let refused = journal.append(&[entry("b", 2, false)]).unwrap_err();
+    assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
+    std::fs::remove_dir(&noted).unwrap();
+    std::fs::write(&noted, kept).unwrap();
+    journal.append(&[entry("b", 2, false)]).unwrap();
+    assert!(!noted.exists());
+    drop(journal);
+    let (_, restored) = on(&disk);
+    assert_eq!(names(&restored), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    assert_eq!(restored.revision, Revision(2));
+}
+
 #[test]
 fn a_full_disk_refuses_and_recovers_without_a_restart() {
     let disk = Disk::new();

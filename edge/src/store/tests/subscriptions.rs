@@ -251,6 +251,33 @@ async fn late_deletion_does_not_affect_an_object_created_since() {
     assert_eq!(copy.get(&map).unwrap(), None);
 }
 
+/// The cloud never stores the state with which it answers, and reports the deletion under a later version.
+#[tokio::test]
+async fn a_write_that_completes_a_deletion_is_answered_with_the_last_state_which_is_not_kept() {
+    let (store, subscription) = with_subscription(&FaultyDisk::new(39)).await;
+    let (map, copy) = (key("configmaps", "app"), store.subscribed(subscription));
+    let mut held = reply(&map, "u1", 10);
+    held["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    held["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    learn(&store, &map, &held).await;
+    let local = value(&copy.get(&map).unwrap().unwrap())["metadata"]["resourceVersion"].clone();
+    for (revision, is_same) in [(10, true), (11, false)] {
+        let mut last = held.clone();
+        last["metadata"]["resourceVersion"] = revision.to_string().into();
+        last["metadata"].as_object_mut().unwrap().remove("finalizers");
+        let learned = Learned { key: map.clone(), body: last.to_string().into(), keep: false };
+        let answer: Value = serde_json::from_slice(&store.learn(learned).await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["metadata"].get("finalizers"), None);
+        assert_eq!(answer["metadata"]["resourceVersion"] == local, is_same, "{answer}");
+        let kept = value(&copy.get(&map).unwrap().unwrap());
+        assert_eq!(kept["metadata"]["finalizers"], held["metadata"]["finalizers"]);
+    }
+    assert_eq!(seen(&copy, 1).len(), 1, "watches see nothing of it");
+    apply(&store, &[in_subscription(subscription, delete(&map))]).await;
+    assert_eq!(copy.get(&map).unwrap(), None);
+}
+
 fn reply(map: &ObjectKey, uid: &str, revision: u64) -> Value {
     let mut reply = body(map, uid, &json!({"at": revision.to_string()}));
     reply["metadata"]["resourceVersion"] = revision.to_string().into();
