@@ -105,6 +105,8 @@ pub(super) struct ModelState {
     /// Users that clients were made for.
     pub(super) clients: BTreeSet<String>,
     pub(super) observers: Observers,
+    /// Shared with each half-open watch.
+    pub(super) half_open: Arc<()>,
     kinds: Vec<KindInfo>,
 }
 
@@ -123,6 +125,7 @@ impl ModelState {
             down_until: Duration::ZERO,
             clients: BTreeSet::new(),
             observers: Observers::default(),
+            half_open: Arc::new(()),
             kinds: built_in().collect(),
         }
     }

@@ -83,6 +83,8 @@ pub(super) struct WatchSession {
     spared: u64,
     /// The state in which it was broken, for good.
     broken: Option<WatchFault>,
+    /// Counts it among the half-open watches.
+    counted: Option<Arc<()>>,
     /// The line with which it ends.
     last_words: Option<String>,
     is_ended: bool,
@@ -119,6 +121,7 @@ impl WatchSession {
             ends: now + Duration::from_secs(seconds),
             spared: state.faults.newest(),
             broken: None,
+            counted: None,
             last_words: None,
             is_ended: false,
             what,
@@ -232,6 +235,9 @@ impl WatchSession {
             }
             (Some(WatchFault::Closed), _) => self.is_ended = true,
             (Some(fault), _) => self.broken = Some(fault),
+        }
+        if self.broken == Some(WatchFault::HalfOpen) && self.counted.is_none() {
+            self.counted = Some(Arc::clone(&state.half_open));
         }
     }
 

@@ -98,6 +98,7 @@ impl EdgeHost {
         state.has_crashed = false;
         drop(state);
         self.processes.journal.see(Seen::DiskReplaced { node: self.node.to_string() });
+        self.readers.forget();
     }
 
     /// Starts the agent. It is started again when it ends by itself.

@@ -106,6 +106,15 @@ impl Readers {
         }
     }
 
+    /// The machine has begun anew: no pod runs on it, and nobody remembers what was shown.
+    pub(super) fn forget(&self) {
+        let shown = std::mem::take(&mut self.state.lock().shown);
+        for (reader, object) in shown.into_keys() {
+            let node = self.node.clone();
+            self.journal.see(Seen::Shown { node, reader, object, version: None });
+        }
+    }
+
     /// Watches one kind of the pushed set for ever.
     async fn read_pushed(self, kind: &'static str, store: Store) {
         let resource = Resource::new("", "v1", kind);

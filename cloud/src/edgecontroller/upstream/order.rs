@@ -36,6 +36,8 @@ use crate::turns::{Queued, Turn};
 
 /// Status code of a write that names an outdated version.
 const CONFLICT: u16 = 409;
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// How often a patch is retried because others wrote beside the status. Beyond that, permanent writers win.
 const REPEATS_MAX: usize = 5;
@@ -189,7 +191,7 @@ impl Upstream {
         };
         let mut known = self.known_to(position, key);
         if known.revision.is_none() && names_version(&call.body, CloudRevision(0)).is_some() {
-            let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
+            let there = self.there(node, key).await?;
             if !there.is_success() {
                 return Ok(there);
             }
@@ -223,6 +225,17 @@ impl Upstream {
             }
             (known, repeats) = (there, repeats + 1);
         }
+    }
+
+    /// The object as the node may read it. A pod that was deleted is no longer the node's, and the API server refuses to
+    /// say that it is gone; the report about it must still end.
+    async fn there(&self, node: &NodeId, key: &ObjectKey) -> Result<Answer, CallError> {
+        let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
+        if there.code != FORBIDDEN {
+            return Ok(there);
+        }
+        let own = self.kube.call(Caller::OwnFor(node), ApiCall::get(path_to(key))).await?;
+        Ok(if own.code == NOT_FOUND { own } else { there })
     }
 
     /// Records the Node of a node that has registered.

@@ -159,8 +159,9 @@ mod tests {
         bench.fine(disk(&[("configmaps/d/c", row)]));
         bench.fine(down(1, deliver(3, &id("configmaps/d/c"), SeenChange::Delete)));
         bench.fine(disk(&[]));
-        bench.fine(up(1, SeenFrame::Refuse { lane: 1, seq: 3 }));
-        bench.wrong(disk(&[]));
+        bench.fine(ack(3));
+        let row = present(&bench);
+        bench.wrong(disk(&[("configmaps/d/c", row)]));
         bench.fine(Seen::DiskReplaced { node: "n".to_owned() });
         bench.fine(disk(&[]));
     }

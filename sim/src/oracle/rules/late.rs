@@ -57,8 +57,11 @@ impl Judge for Late {
             Seen::FaultBegan { scope } => self.excuse(scope).lasting += 1,
             Seen::FaultOver { scope } => {
                 let limits = &context.limits;
-                let contested = matches!(scope, FaultScope::Identity(_) | FaultScope::Hostile(_));
-                let time = if contested { limits.late_after_contest } else { limits.late };
+                let time = match scope {
+                    FaultScope::Identity(_) | FaultScope::Hostile(_) => limits.late_after_contest,
+                    FaultScope::Kind(_) | FaultScope::Everything => limits.late_of_watches,
+                    FaultScope::Node(_) => limits.late,
+                };
                 let excuse = self.excuse(scope);
                 excuse.lasting = excuse.lasting.saturating_sub(1);
                 excuse.until = excuse.until.max(at + time);

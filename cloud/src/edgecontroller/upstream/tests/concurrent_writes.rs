@@ -75,6 +75,21 @@ async fn report_is_retried_when_others_changed_only_other_fields() {
     assert_eq!(reported(3, |_| {}).await, (200, json!({"beat": 3})));
 }
 
+/// The API server tells a node nothing of a pod that was its own and is gone, and the report about it must end.
+#[tokio::test]
+async fn a_report_about_a_pod_that_is_gone_is_answered_so() {
+    for (there, expected) in [(404, 404), (200, 403)] {
+        let client = answering(move |call, _| {
+            let is_node = call.headers.contains_key("impersonate-user");
+            let code = if is_node { 403 } else { there };
+            std::future::ready((code, json!({"kind": "Status", "code": code})))
+        });
+        let upstream = upstream(client);
+        let question = report_at("/api/v1/namespaces/d/pods/p/status", PATCHES[1], 1);
+        assert_eq!(code(&upstream, upstream.receive(&node(), question)).await, expected);
+    }
+}
+
 /// What the watches have shown of a pod may be older than what the scheduler has written: the first report of the pod
 /// must still succeed. Its name may be that of a pod that was reported before.
 #[tokio::test]
