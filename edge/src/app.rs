@@ -236,8 +236,8 @@ impl Bound {
         let addresses = address.subscribe();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener);
-        let (told_pods, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
-        spawn_until(tasks, "own pods", stop, own_pods::tell(Arc::new(store.clone()), told_pods));
+        let (pods_sender, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
+        spawn_until(tasks, "own pods", stop, own_pods::publish(Arc::new(store.clone()), pods_sender));
         let parts = WrapperParts {
             node: seen_from(&config).to_owned(),
             source: Arc::new(subscriptions.whole()),
@@ -265,14 +265,8 @@ impl Bound {
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
-        line.spawn(
-            tasks,
-            &config,
-            (&store, subscriptions.registry(), kinds),
-            &metrics,
-            &mut rng,
-            (stop, drain),
-        );
+        let sources = (&store, subscriptions.registry(), kinds);
+        line.spawn(tasks, &config, sources, &metrics, &mut rng, (stop, drain));
         spawn_until(tasks, "address", stop, address.keep(hub.state()));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {

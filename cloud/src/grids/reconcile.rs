@@ -158,7 +158,7 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     let Settled { mut plan, found, unread } = match settled_plan(object, &grid, &units, context).await {
         Ok(settled) => settled,
         Err(refused) => {
-            tell(object, &refused, context).await;
+            report(object, &refused, context).await;
             outcome.refused = Some(refused);
             write_status(object, &grid, &outcome, context).await?;
             return Ok(Action::requeue(LOOK_AGAIN));
@@ -496,19 +496,19 @@ async fn tell_all<K: GridKind>(
     context: &Context,
 ) {
     for error in outcome.besides.values().chain(outcome.errors.values()).take(EVENTS_MAX) {
-        tell(object, error, context).await;
+        report(object, error, context).await;
     }
     for name in strangers.iter().take(EVENTS_MAX) {
         let message = format!(
             "{} {name} has this grid's label but no owner, and belongs to no unit: it is left unchanged",
             grid.kind.kind()
         );
-        tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
+        report(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
     }
 }
 
 /// Reports a problem in an event. A failure to write the event does not cause another pass.
-async fn tell<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
+async fn report<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
     let mut note = error.message.clone();
     let mut end = note.len().min(NOTE_LEN_MAX);
     while !note.is_char_boundary(end) {

@@ -373,7 +373,7 @@ impl SharedWatch {
         self.objects.insert(key.clone(), stored);
         if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
         {
-            self.tell(&key);
+            self.notify_followers(&key);
         }
         Ok(())
     }
@@ -409,7 +409,7 @@ impl SharedWatch {
             }
             gone.push_back((key.clone(), version));
             drop(gone);
-            self.tell(key);
+            self.notify_followers(key);
         }
     }
 
@@ -423,13 +423,13 @@ impl SharedWatch {
                 && let Some(stored) = self.remove(&key)
             {
                 order.bury(&key, stored.object.version.revision);
-                self.tell(&key);
+                self.notify_followers(&key);
             }
         }
         order.relist_complete();
     }
 
-    fn tell(&self, key: &ObjectKey) {
+    fn notify_followers(&self, key: &ObjectKey) {
         self.followers.lock().each(|subscription, session| session.mailbox.offer(subscription, key));
     }
 }

@@ -37,7 +37,7 @@ impl KindsPublisher {
     }
 
     /// Publishes the kinds of a discovery document. An invalid document changes nothing.
-    pub(crate) fn tell(&self, document: &[u8]) {
+    pub(crate) fn publish(&self, document: &[u8]) {
         if let Ok(kinds) = Kinds::discovered(document) {
             self.published.send_if_modified(|known| {
                 let other = **known != kinds;

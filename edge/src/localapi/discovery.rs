@@ -117,7 +117,7 @@ impl Discovery {
         if let Ok(Some(kept)) = self.documents.kept(GROUPS_PATH) {
             match serde_json::from_slice(&kept) {
                 Ok(groups) => {
-                    self.kinds.tell(&kept);
+                    self.kinds.publish(&kept);
                     self.serve(&groups);
                 }
                 Err(error) => warn!(%error, "cannot use the kept discovery of the cluster"),
@@ -232,7 +232,7 @@ impl Discovery {
             }
             _ => return Err(format!("{GROUPS_PATH} is not a list of groups")),
         };
-        self.kinds.tell(&body);
+        self.kinds.publish(&body);
         if self.documents.keep(GROUPS_PATH, body).await? {
             self.serve(&groups);
             self.pace.lock().news();

@@ -126,7 +126,7 @@ impl SelectionRegistry {
     pub(crate) fn stands(&self, subscription: SubscriptionId, standing: Standing) -> bool {
         let entry = |entry: &mut SelectionEntry| entry.stands(standing, Instant::now()) && entry.warm;
         let news = self.entries.lock().get_mut(&subscription).is_some_and(entry);
-        self.tell();
+        self.notify();
         news
     }
 
@@ -149,7 +149,7 @@ impl SelectionRegistry {
         let news = entry.is_wanted(now) != was_wanted;
         drop(entries);
         if news {
-            self.tell();
+            self.notify();
         }
     }
 
@@ -221,7 +221,7 @@ impl SelectionRegistry {
             entry.duty = None;
         }
         drop(entries);
-        self.tell();
+        self.notify();
     }
 
     /// Forgets selections outside the warm set that have no copy and that the cloud refused so long ago that no client
@@ -235,7 +235,7 @@ impl SelectionRegistry {
                 entry.duty = Some(Duty::Forget);
             }
         }
-        self.tell();
+        self.notify();
     }
 
     /// Evicts one selection outside the warm set for which `fits` holds. The sender with the most selections gives up
@@ -278,7 +278,7 @@ impl SelectionRegistry {
             }
         };
         drop(entries);
-        self.tell();
+        self.notify();
         Some(subscription)
     }
 
@@ -297,7 +297,7 @@ impl SelectionRegistry {
             entry.duty = Some(Duty::Forget);
         }
         drop(entries);
-        self.tell();
+        self.notify();
         true
     }
 
@@ -320,7 +320,7 @@ impl SelectionRegistry {
                 entry.claims.rest(now);
             }
         }
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn count(&self) -> usize {
@@ -335,7 +335,7 @@ impl SelectionRegistry {
         }
         wishes.insert(selection, false);
         drop(wishes);
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn wishes(&self) -> Vec<Selection> {
@@ -352,7 +352,7 @@ impl SelectionRegistry {
         self.wishes.lock().get_mut(selection).is_some_and(|logged| !std::mem::replace(logged, true))
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.news.send_modify(|(_, count)| *count = count.wrapping_add(1));
     }
 }

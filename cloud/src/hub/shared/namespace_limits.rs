@@ -132,7 +132,7 @@ impl SharedWatch {
         drop(namespaces);
         if let Some(other) = other.or_else(|| self.one_of(&most)) {
             self.remove(&other);
-            self.tell(&other);
+            self.notify_followers(&other);
         }
         true
     }
