@@ -87,7 +87,12 @@ impl Network {
         let replica = state.running(machine).ok_or_else(|| broken(io::ErrorKind::ConnectionRefused))?;
         state.newest += 1;
         let number = state.newest;
-        (self.tell)(Seen::Connected { connection: number, node: node.to_string(), machine: machine.to_owned(), replica });
+        (self.tell)(Seen::Connected {
+            connection: number,
+            node: node.to_string(),
+            machine: machine.to_owned(),
+            replica,
+        });
         let (cloud, edge, faults) = mem::pair(node.clone());
         let connection = Connection::new(machine, faults, (number, Arc::clone(&self.tell)));
         connection.apply(state.cable(machine), self.latency);

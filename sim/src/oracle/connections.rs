@@ -84,7 +84,8 @@ impl Connections {
         self.nodes.insert(node.to_owned());
         let (node, machine) = (node.to_owned(), machine.to_owned());
         let (under_way, subscriptions, requests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.all.insert(connection, Connection { node, machine, replica, under_way, subscriptions, requests });
+        self.all
+            .insert(connection, Connection { node, machine, replica, under_way, subscriptions, requests });
     }
 
     fn cloud_sent(&mut self, number: u64, (lane, bytes): (u8, usize), frame: &SeenFrame) {
@@ -157,7 +158,12 @@ mod tests {
     #[test]
     fn an_acknowledgement_covers_its_lane_up_to_its_position() {
         let mut connections = Connections::default();
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         for seq in 1..=3 {
             connections.observe(&down(1, deliver(seq, &id("pods/d/p"), gone())));
         }
@@ -172,7 +178,12 @@ mod tests {
         let mut connections = Connections::default();
         let caught_up =
             |epoch: &str| down(1, SeenFrame::CaughtUp { subscription: 0, epoch: epoch.to_owned() });
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         connections.observe(&caught_up("c/0"));
         connections.observe(&Seen::Restored { position: HistoryPosition { history: 1, revision: 3 } });
         connections.observe(&caught_up("c/0"));

@@ -121,7 +121,12 @@ impl<J: Judge + Default> Bench<J> {
         let nodes = vec!["n".to_owned()];
         let context = Context::new(nodes, limits);
         let mut bench = Self { api: Api::default(), context, judge: J::default(), told: 0, now: 1000 };
-        bench.see(Seen::Connected { connection: 1, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 });
+        bench.see(Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         bench
     }
 

@@ -63,7 +63,6 @@ impl Told {
             }
         }
     }
-
 }
 
 fn has_version(change: &SeenChange) -> bool {

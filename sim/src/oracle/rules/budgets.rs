@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn a_node_that_connects_again_and_again_is_found() {
         let mut bench = Bench::<Budgets>::new();
-        let connect = || Seen::Connected { connection: 9, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 };
+        let connect =
+            || Seen::Connected { connection: 9, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 };
         let often = |bench: &mut Bench<Budgets>, pause| {
             let found = (0..60).map(|_| {
                 bench.pass(pause);
