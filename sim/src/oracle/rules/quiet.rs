@@ -48,7 +48,7 @@ impl Judge for Quiet {
                     }
                     _ => false,
                 };
-                let is_lawful = is_lawful || (self.takes_over(node, at) && is_about_own(frame));
+                let is_lawful = is_lawful || self.is_takeover(node, frame, at);
                 if !is_lawful && context.is_settled(at) && context.nodes.contains(node) {
                     found.push(Violation {
                         rule: RULE,
@@ -87,15 +87,23 @@ impl Quiet {
     fn takes_over(&self, node: &str, at: Millis) -> bool {
         self.reported.get(node).is_some_and(|last| at < last + TAKEOVER)
     }
-}
 
-/// Whether a frame is part of a report about a pod or the Node, or of what follows from it.
-fn is_about_own(frame: &SeenFrame) -> bool {
-    match frame {
-        SeenFrame::Request { what, .. } => what.contains("/pods/") || what.contains("/nodes/"),
-        SeenFrame::Deliver(delivery) => matches!(&*delivery.object.resource, "pods" | "nodes"),
-        SeenFrame::Reply { .. } | SeenFrame::Ack { .. } => true,
-        _ => false,
+    /// Whether a frame is part of a report about a pod or the Node, or of what follows from it for any node.
+    fn is_takeover(&self, node: &str, frame: &SeenFrame, at: Millis) -> bool {
+        let anybody = || self.reported.keys().any(|node| self.takes_over(node, at));
+        match frame {
+            SeenFrame::Request { what, .. } => {
+                self.takes_over(node, at) && (what.contains("/pods/") || what.contains("/nodes/"))
+            }
+            SeenFrame::Reply { .. } => self.takes_over(node, at),
+            SeenFrame::Deliver(delivery) => match &*delivery.object.resource {
+                "nodes" => self.takes_over(&delivery.object.name, at),
+                "pods" => self.takes_over(node, at),
+                _ => false,
+            },
+            SeenFrame::Ack { .. } => anybody(),
+            _ => false,
+        }
     }
 }
 
