@@ -211,6 +211,12 @@ impl ModelApi {
         state.storage.revision_seen(state.clock.elapsed(), lag)
     }
 
+    /// Number of watches whose connection is half open and whose client has not noticed.
+    #[must_use]
+    pub fn half_open_watches(&self) -> usize {
+        Arc::strong_count(&self.model.state.lock().half_open) - 1
+    }
+
     /// Number of backups that were restored.
     #[must_use]
     pub fn era(&self) -> u64 {

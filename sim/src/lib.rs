@@ -3,6 +3,7 @@
 //! network and the disks on which the product runs.
 
 pub mod api;
+pub mod campaign;
 pub mod disk;
 mod hosts;
 mod journal;
@@ -12,5 +13,6 @@ pub mod observation;
 pub mod oracle;
 pub mod plan;
 mod run;
+pub mod worker;
 
 pub use run::{Outcome, RunOptions, run};

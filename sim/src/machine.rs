@@ -28,7 +28,9 @@ const LIBRARY: &str = env!("TOMBOLO_SIM_MACHINE");
 
 const SEED_VARIABLE: &str = "TOMBOLO_SIM_SEED";
 const CLOCKS_VARIABLE: &str = "TOMBOLO_SIM_CLOCKS";
-const BACKTRACE_VARIABLE: &str = "RUST_BACKTRACE";
+
+/// Variables that decide what is shown of a run.
+const SHOWN: [&str; 2] = ["RUST_BACKTRACE", "RUST_LOG"];
 
 /// A process that is not on a simulated machine.
 #[derive(Debug)]
@@ -55,8 +57,10 @@ pub fn command(program: &Path, seed: u64) -> Command {
     let mut command = Command::new(program);
     // What else the environment says must not decide what happens.
     command.env_clear().env("LD_PRELOAD", LIBRARY).env(SEED_VARIABLE, seed.to_string());
-    if let Some(wanted) = env::var_os(BACKTRACE_VARIABLE) {
-        command.env(BACKTRACE_VARIABLE, wanted);
+    for variable in SHOWN {
+        if let Some(wanted) = env::var_os(variable) {
+            command.env(variable, wanted);
+        }
     }
     command
 }

@@ -6,6 +6,7 @@
 
 mod cable;
 mod connection;
+mod documents;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,12 +17,12 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tombolo_link::client::STEP_TIMEOUT;
-use tombolo_link::server::{Accepted, Arrival};
-use tombolo_link::{Link, LinkError, mem};
+use tombolo_link::server::{Accepted, AcceptedKubeEdge, Arrival};
+use tombolo_link::{DocumentLink, Link, LinkError, mem};
 use tombolo_proto::NodeId;
 
 use self::cable::Cable;
-use self::connection::Connection;
+use self::connection::{Connection, ConnectionEnds, ConnectionWire, SentPackages};
 use crate::observation::{Millis, Seen};
 use crate::plan::LinkDirection;
 
@@ -82,31 +83,47 @@ impl Network {
     /// # Errors
     /// No replica runs, or the cable carried nothing for as long as a client waits.
     pub async fn dial(&self, machine: &str, node: &NodeId) -> Result<Link, LinkError> {
-        self.reach(machine).await?;
-        let mut state = self.state.lock();
-        let replica = state.running(machine).ok_or_else(|| broken(io::ErrorKind::ConnectionRefused))?;
-        state.newest += 1;
-        let number = state.newest;
-        (self.tell)(Seen::Connected {
-            connection: number,
-            node: node.to_string(),
-            machine: machine.to_owned(),
-            replica,
-        });
+        let (number, replica) = self.reach(machine, node).await?;
         let (cloud, edge, faults) = mem::pair(node.clone());
-        let connection = Connection::new(machine, faults, (number, Arc::clone(&self.tell)));
-        connection.apply(state.cable(machine), self.latency);
-        state.connections.insert(number, connection);
+        let ends = ConnectionEnds::new(number);
+        let mut sent = SentPackages::new(ends.clone(), Arc::clone(&self.tell));
+        faults.observe(move |crossing| sent.see(&crossing));
         let (remote, transport) = (cloud.peer().remote, cloud.peer().transport);
         let arrival = Arrival::Tombolo(Accepted { link: cloud, node: node.clone(), remote, transport });
-        let door = state.doors.get(&replica).ok_or_else(|| broken(io::ErrorKind::ConnectionRefused))?;
-        // A replica that ends now drops it, which the edge is told.
-        let _ = door.send(arrival);
+        let connection = Connection::new(machine, ConnectionWire::Frames(faults), ends);
+        self.made(number, connection, (replica, arrival));
         Ok(edge)
     }
 
-    /// Waits for an answer through the cable.
-    async fn reach(&self, machine: &str) -> Result<(), LinkError> {
+    /// As [`Network::dial`], with dialect `kubeedge`.
+    ///
+    /// # Errors
+    /// As [`Network::dial`].
+    pub async fn dial_documents(&self, machine: &str, node: &NodeId) -> Result<DocumentLink, LinkError> {
+        let (number, replica) = self.reach(machine, node).await?;
+        let ends = ConnectionEnds::new(number);
+        let (cloud, edge, faults) =
+            documents::pair(node, number, (ends.clone(), Arc::clone(&self.tell))).await;
+        let remote = cloud.peer().remote;
+        let arrival = Arrival::KubeEdge(AcceptedKubeEdge { link: cloud, node: node.clone(), remote });
+        let connection = Connection::new(machine, ConnectionWire::Documents(faults), ends);
+        self.made(number, connection, (replica, arrival));
+        Ok(edge)
+    }
+
+    /// Takes a new connection into the network, and hands it to its replica.
+    fn made(&self, number: u64, connection: Connection, (replica, arrival): (u32, Arrival)) {
+        let mut state = self.state.lock();
+        connection.apply(state.cable(&connection.machine), self.latency);
+        state.connections.insert(number, connection);
+        if let Some(door) = state.doors.get(&replica) {
+            // A replica that ends now drops it, which the edge is told.
+            let _ = door.send(arrival);
+        }
+    }
+
+    /// Waits for an answer through the cable. Returns the number of the connection, and the replica that answered.
+    async fn reach(&self, machine: &str, node: &NodeId) -> Result<(u64, u32), LinkError> {
         let reached = async {
             loop {
                 let changed = self.changed.notified();
@@ -119,7 +136,14 @@ impl Network {
         let reached = tokio::time::timeout(STEP_TIMEOUT, reached).await;
         reached.map_err(|_| broken(io::ErrorKind::TimedOut))?;
         tokio::time::sleep(2 * self.latency).await;
-        Ok(())
+        let mut state = self.state.lock();
+        let replica = state.running(machine).ok_or_else(|| broken(io::ErrorKind::ConnectionRefused))?;
+        state.newest += 1;
+        let number = state.newest;
+        drop(state);
+        let (node, machine) = (node.to_string(), machine.to_owned());
+        (self.tell)(Seen::Connected { connection: number, node, machine, replica });
+        Ok((number, replica))
     }
 
     /// The cable of a machine carries nothing that way from now on, and nobody is told; or it does again, and what was
@@ -140,7 +164,7 @@ impl Network {
 
     /// The connections of a machine break, and both ends are told.
     pub fn reset(&self, machine: &str) {
-        self.each(machine, |connection| connection.faults.cut());
+        self.each(machine, Connection::cut);
     }
 
     /// A machine loses power. Call this before its program ends: nobody is told of that. The other ends of its

@@ -196,7 +196,7 @@ pub enum Seen {
         connection: u64,
         /// The node, by the certificate.
         node: String,
-        /// The machine at the edge's end: that of the node, or another one with its certificate.
+        /// The machine: named as the node, except for a copy of its disk that runs elsewhere.
         machine: String,
         /// Number of the replica.
         replica: u32,

@@ -104,7 +104,7 @@ async fn carry_out(plan: &SimPlan, journal: &Journal, world: &mut World) {
     }
     wait_until(plan.quiet_from(), journal, world).await;
     journal.see(Seen::FaultsEnded);
-    if settles(plan.end(), journal).await {
+    if settles(plan.end(), journal, world).await {
         journal.see(Seen::Settled);
         tokio::time::sleep(Duration::from_millis(WATCHED)).await;
     }
@@ -121,10 +121,10 @@ async fn wait_until(at: Millis, journal: &Journal, world: &mut World) {
 }
 
 /// Waits until everything has converged for a while. False if the time is over before.
-async fn settles(end: Millis, journal: &Journal) -> bool {
+async fn settles(end: Millis, journal: &Journal, world: &World) -> bool {
     let mut since = journal.now();
     while journal.now() < end {
-        if !journal.is_satisfied() {
+        if !journal.is_satisfied() || world.has_half_open_watches() {
             since = journal.now();
         } else if journal.now() >= since + CALM {
             return true;

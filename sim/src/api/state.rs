@@ -108,6 +108,8 @@ pub(super) struct ModelState {
     pub(super) observers: Observers,
     /// In which era clients have listed what they watch, by client, kind and selection.
     pub(super) listed: BTreeMap<(String, KindKey, String), u64>,
+    /// Shared with each half-open watch.
+    pub(super) half_open: Arc<()>,
     kinds: Vec<KindInfo>,
 }
 
@@ -127,6 +129,7 @@ impl ModelState {
             clients: BTreeSet::new(),
             observers: Observers::default(),
             listed: BTreeMap::new(),
+            half_open: Arc::new(()),
             kinds: built_in().collect(),
         }
     }

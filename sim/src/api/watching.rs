@@ -89,6 +89,8 @@ pub(super) struct WatchSession {
     broken: Option<WatchFault>,
     /// Era in which the watcher has listed what it watches.
     era: u64,
+    /// Counts it among the half-open watches.
+    counted: Option<Arc<()>>,
     /// The line with which it ends.
     last_words: Option<String>,
     is_ended: bool,
@@ -126,6 +128,7 @@ impl WatchSession {
             spared: state.faults.newest(),
             broken: None,
             era: state.storage.era(),
+            counted: None,
             last_words: None,
             is_ended: false,
             what,
@@ -240,6 +243,9 @@ impl WatchSession {
             }
             (Some(WatchFault::Closed), _) => self.is_ended = true,
             (Some(fault), _) => self.broken = Some(fault),
+        }
+        if self.broken == Some(WatchFault::HalfOpen) && self.counted.is_none() {
+            self.counted = Some(Arc::clone(&state.half_open));
         }
     }
 

@@ -69,6 +69,11 @@ impl World {
         world
     }
 
+    /// Whether a replica has not noticed yet that a watch is dead. What it shows then comes late.
+    pub(crate) fn has_half_open_watches(&self) -> bool {
+        self.cluster.api.half_open_watches() > 0
+    }
+
     /// A seed for another host: hosts have different random numbers.
     pub(super) fn next_seed(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,4 +1,4 @@
-//! One connection, and what is observed of it.
+//! One connection of either dialect, and what is observed of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tombolo_proto::Lane;
 
 use super::NetworkObserver;
 use super::cable::Cable;
+use super::documents::DocumentFaults;
 use crate::observation::Seen;
 use crate::oracle::wire::PackageReader;
 
@@ -17,90 +18,132 @@ use crate::oracle::wire::PackageReader;
 pub(super) struct Connection {
     /// The machine at its edge's end.
     pub(super) machine: String,
-    pub(super) faults: Faults,
-    ends: Arc<Mutex<ConnectionEnds>>,
+    wire: ConnectionWire,
+    ends: ConnectionEnds,
 }
 
-/// Which ends of a connection live.
+/// What carries a connection.
+#[derive(Debug)]
+pub(super) enum ConnectionWire {
+    /// Dialect `tombolo`.
+    Frames(Faults),
+    /// Dialect `kubeedge`, which has no lanes.
+    Documents(DocumentFaults),
+}
+
+/// Which ends of a connection live. Clones are of the same connection.
+#[derive(Debug, Clone)]
+pub(super) struct ConnectionEnds {
+    number: u64,
+    ended: Arc<Mutex<EndedParts>>,
+}
+
 #[derive(Debug, Default)]
-struct ConnectionEnds {
+struct EndedParts {
     is_cut: bool,
-    cloud_ended: bool,
-    edge_ended: bool,
+    cloud: bool,
+    edge: bool,
 }
 
 impl ConnectionEnds {
+    pub(super) fn new(number: u64) -> Self {
+        Self { number, ended: Arc::default() }
+    }
+
     fn has_ended(&self) -> bool {
-        self.is_cut || self.cloud_ended || self.edge_ended
+        let ended = self.ended.lock();
+        ended.is_cut || ended.cloud || ended.edge
+    }
+
+    /// Notes that an end or all of the connection is gone. The first is observed.
+    pub(super) fn end(&self, crossing: &Crossing, tell: &NetworkObserver) {
+        let is_news = !self.has_ended();
+        let mut ended = self.ended.lock();
+        let why = match crossing {
+            Crossing::Package(..) => return,
+            Crossing::Finished(Way::Down) => {
+                ended.cloud = true;
+                "by the replica"
+            }
+            Crossing::Finished(Way::Up) => {
+                ended.edge = true;
+                "by the edge"
+            }
+            Crossing::Cut => {
+                ended.is_cut = true;
+                "broken"
+            }
+        };
+        drop(ended);
+        if is_news {
+            tell(Seen::Closed { connection: self.number, why: why.to_owned() });
+        }
     }
 }
 
 impl Connection {
-    /// A new connection. It is observed from the first byte on.
-    pub(super) fn new(machine: &str, faults: Faults, (number, tell): (u64, NetworkObserver)) -> Self {
-        let ends = Arc::<Mutex<ConnectionEnds>>::default();
-        let mut watch =
-            Watch { number, tell, ends: Arc::clone(&ends), down: <_>::default(), up: <_>::default() };
-        faults.observe(move |crossing| watch.see(crossing));
-        Self { machine: machine.to_owned(), faults, ends }
+    pub(super) fn new(machine: &str, wire: ConnectionWire, ends: ConnectionEnds) -> Self {
+        Self { machine: machine.to_owned(), wire, ends }
     }
 
     /// Whether neither end is used any more.
     pub(super) fn is_over(&self) -> bool {
-        let ends = self.ends.lock();
-        ends.is_cut || (ends.cloud_ended && ends.edge_ended)
+        let ended = self.ends.ended.lock();
+        ended.is_cut || (ended.cloud && ended.edge)
     }
 
     pub(super) fn lives_at_both_ends(&self) -> bool {
-        !self.ends.lock().has_ended()
+        !self.ends.has_ended()
+    }
+
+    /// Breaks the connection.
+    pub(super) fn cut(&self) {
+        match &self.wire {
+            ConnectionWire::Frames(faults) => faults.cut(),
+            ConnectionWire::Documents(faults) => faults.cut(),
+        }
     }
 
     /// Gives the connection the faults of its cable.
     pub(super) fn apply(&self, cable: &Cable, latency: Duration) {
         for way in [Way::Down, Way::Up] {
-            let faults = cable.way(way);
-            for lane in Lane::ALL {
-                self.faults.set_delay(way, lane, latency + faults.delay());
-                self.faults.hold(way, lane, faults.is_held(lane.index()));
+            let (faults, is_silent) = (cable.way(way), cable.is_silent(way));
+            let delay = latency + faults.delay();
+            match &self.wire {
+                ConnectionWire::Documents(wire) => wire.set(way, delay, is_silent),
+                ConnectionWire::Frames(wire) => {
+                    for lane in Lane::ALL {
+                        wire.set_delay(way, lane, delay);
+                        wire.hold(way, lane, faults.is_held(lane.index()));
+                    }
+                    wire.silence(way, is_silent);
+                }
             }
-            self.faults.silence(way, cable.is_silent(way));
         }
     }
 }
 
-/// The observer of one connection.
-struct Watch {
-    number: u64,
+/// Observes the packages of a connection.
+pub(super) struct SentPackages {
     tell: NetworkObserver,
-    ends: Arc<Mutex<ConnectionEnds>>,
+    ends: ConnectionEnds,
     down: PackageReader,
     up: PackageReader,
 }
 
-impl Watch {
-    fn see(&mut self, crossing: Crossing) {
-        match crossing {
-            Crossing::Package(way, bytes) => {
-                let up = way == Way::Up;
-                let reader = if up { &mut self.up } else { &mut self.down };
-                for (lane, bytes, frame) in reader.read(&bytes) {
-                    (self.tell)(Seen::Sent { connection: self.number, up, lane, bytes, frame });
-                }
-            }
-            Crossing::Finished(Way::Down) => self.end("by the replica", |ends| ends.cloud_ended = true),
-            Crossing::Finished(Way::Up) => self.end("by the edge", |ends| ends.edge_ended = true),
-            Crossing::Cut => self.end("broken", |ends| ends.is_cut = true),
-        }
+impl SentPackages {
+    pub(super) fn new(ends: ConnectionEnds, tell: NetworkObserver) -> Self {
+        Self { tell, ends, down: PackageReader::default(), up: PackageReader::default() }
     }
 
-    /// The first end of a connection is observed.
-    fn end(&self, why: &str, change: impl FnOnce(&mut ConnectionEnds)) {
-        let mut ends = self.ends.lock();
-        let is_news = !ends.has_ended();
-        change(&mut ends);
-        drop(ends);
-        if is_news {
-            (self.tell)(Seen::Closed { connection: self.number, why: why.to_owned() });
+    pub(super) fn see(&mut self, crossing: &Crossing) {
+        if let Crossing::Package(way, bytes) = crossing {
+            let (connection, up) = (self.ends.number, *way == Way::Up);
+            let reader = if up { &mut self.up } else { &mut self.down };
+            for (lane, bytes, frame) in reader.read(bytes) {
+                (self.tell)(Seen::Sent { connection, up, lane, bytes, frame });
+            }
         }
+        self.ends.end(crossing, &self.tell);
     }
 }

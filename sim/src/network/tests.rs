@@ -1,6 +1,8 @@
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{Instant, timeout};
-use tombolo_link::LinkEvent;
+use tombolo_link::{DocumentEvent, LinkEvent};
+use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+use tombolo_proto::session::kubeedge::Outgoing;
 use tombolo_proto::{Frame, Lane};
 
 use super::*;
@@ -178,4 +180,54 @@ async fn a_cable_that_carries_nothing_one_way_makes_no_connection() {
     tokio::time::sleep(SECOND).await;
     world.network.cut("edge-0", LinkDirection::Down, false);
     assert!(dialing.await.unwrap().is_ok());
+}
+
+fn document(number: u64) -> Outgoing {
+    let id = MessageId::parse(&format!("m{number}")).unwrap();
+    let (source, path) = (Source::EdgeController, ResourcePath::CaCertificate);
+    let route = Route::new(source, Group::Resource, Operation::Query, path);
+    Outgoing::message(number, &Message::new(id, 1, route, Content::text("x")))
+}
+
+/// What an end of a connection of documents sees for a second.
+async fn documents(link: &mut DocumentLink) -> Vec<String> {
+    let mut seen = Vec::new();
+    while let Ok(event) = timeout(SECOND, link.next()).await {
+        match event {
+            DocumentEvent::Document(document) => seen.push(String::from_utf8_lossy(&document).into_owned()),
+            DocumentEvent::Closed(_) => {
+                seen.push("end".to_owned());
+                break;
+            }
+            DocumentEvent::Heard | DocumentEvent::Transmitted(_) => {}
+        }
+    }
+    seen
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cable_carries_documents_too() {
+    let mut world = World::new();
+    let mut edge = world.network.dial_documents("edge-0", &node()).await.unwrap();
+    let Ok(Arrival::KubeEdge(AcceptedKubeEdge { link: mut cloud, .. })) = world.arrivals.try_recv() else {
+        panic!("no connection")
+    };
+    edge.send(document(1)).unwrap();
+    assert!(documents(&mut edge).await.is_empty());
+    assert!(documents(&mut cloud).await[0].contains("m1"));
+    world.network.cut("edge-0", LinkDirection::Down, true);
+    cloud.send(document(2)).unwrap();
+    assert!(documents(&mut cloud).await.is_empty());
+    drop(cloud);
+    assert!(documents(&mut edge).await.is_empty(), "neither the document nor the end");
+    world.network.cut("edge-0", LinkDirection::Down, false);
+    let seen = documents(&mut edge).await;
+    assert!(seen[0].contains("m2") && seen[1] == "end", "{seen:?}");
+    let mut edge = world.network.dial_documents("edge-0", &node()).await.unwrap();
+    assert_eq!(world.network.living("edge-0"), [2]);
+    world.network.reset("edge-0");
+    assert_eq!(documents(&mut edge).await, ["end"]);
+    let seen = world.seen();
+    assert!(seen[1].contains("up: true") && seen[2].contains("up: false"), "{seen:?}");
+    assert_eq!([&seen[3], &seen[4]], ["1 closed by the replica", "2 to 0"]);
 }

@@ -27,7 +27,7 @@ pub(super) struct Subscription {
 pub(super) struct Connection {
     /// The node.
     pub(super) node: String,
-    /// The machine, whose disk holds what the edge says that it holds.
+    /// The machine on which its agent runs.
     pub(super) machine: String,
     /// The replica.
     pub(super) replica: u32,
@@ -56,6 +56,8 @@ pub(super) struct Connections {
     /// Nodes that have not been caught up since a backup was restored, with the epoch before.
     between: BTreeMap<String, String>,
     nodes: BTreeSet<String>,
+    /// Those that live at both ends.
+    living: BTreeSet<u64>,
 }
 
 impl Connections {
@@ -64,6 +66,9 @@ impl Connections {
         match seen {
             Seen::Connected { connection, node, machine, replica } => {
                 self.connected(*connection, (node, machine), *replica);
+            }
+            Seen::Closed { connection, .. } => {
+                self.living.remove(connection);
             }
             Seen::Restored { .. } => {
                 for node in &self.nodes {
@@ -82,6 +87,7 @@ impl Connections {
 
     fn connected(&mut self, connection: u64, (node, machine): (&str, &str), replica: u32) {
         self.nodes.insert(node.to_owned());
+        self.living.insert(connection);
         let (node, machine) = (node.to_owned(), machine.to_owned());
         let (under_way, subscriptions, requests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         self.all
@@ -140,6 +146,14 @@ impl Connections {
     #[must_use]
     pub(super) fn get(&self, connection: u64) -> Option<&Connection> {
         self.all.get(&connection)
+    }
+
+    /// Whether a node is connected.
+    #[must_use]
+    pub(super) fn is_connected(&self, node: &str) -> bool {
+        self.living
+            .iter()
+            .any(|number| self.all.get(number).is_some_and(|connection| connection.node == node))
     }
 
     /// Whether a backup was restored and the node has not been caught up with the new history yet.

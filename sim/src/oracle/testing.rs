@@ -144,6 +144,11 @@ impl<J: Judge + Default> Bench<J> {
         found
     }
 
+    /// Whether nothing is missing.
+    pub(super) fn is_satisfied(&self) -> bool {
+        self.judge.is_satisfied(&self.context)
+    }
+
     /// Observes what has to be lawful.
     pub(super) fn fine(&mut self, seen: Seen) {
         let what = format!("{seen:?}");

@@ -53,8 +53,8 @@ impl fmt::Display for Described<'_> {
             }
             Seen::ReplicaDown { replica } => write!(f, "replica-{replica}  ends"),
             Seen::TokenIssued { account, .. } => write!(f, "api        token for {account}"),
-            Seen::Connected { connection, machine: node, replica, .. } => {
-                write!(f, "{node}     connects to replica-{replica}: connection {connection}")
+            Seen::Connected { connection, machine, replica, .. } => {
+                write!(f, "{machine}     connects to replica-{replica}: connection {connection}")
             }
             Seen::Closed { connection, why } => write!(f, "connection {connection} closed: {why}"),
             Seen::Sent { connection, up, lane, bytes, frame } => {

@@ -152,6 +152,9 @@ async fn a_half_open_watch_stays_silent_for_ever() {
     api.strike(FaultScope::of_resource("configmaps"), WatchFault::HalfOpen);
     api.actor("somebody").create(&map("m")).expect("created");
     tokio::time::timeout(Duration::from_secs(3600), watch.next()).await.expect_err("silence");
+    assert_eq!(api.half_open_watches(), 1);
+    drop(watch);
+    assert_eq!(api.half_open_watches(), 0);
 }
 
 #[tokio::test(start_paused = true)]

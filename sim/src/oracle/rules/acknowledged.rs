@@ -12,6 +12,7 @@ const RULE: &str = "acknowledged";
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
+    /// By machine: the acknowledgements of a copy say nothing about the disk of the original.
     objects: BTreeMap<(String, ObjectId), Told>,
 }
 
@@ -20,7 +21,8 @@ pub(super) struct Acknowledged {
 struct Told {
     /// The newest that it has acknowledged.
     acknowledged: Option<SeenChange>,
-    /// Everything that was delivered after that.
+    /// Everything that was delivered after that. A delivery that was refused because a sync failed may be on disk all
+    /// the same.
     later: Vec<SeenChange>,
 }
 
@@ -30,16 +32,16 @@ impl Judge for Acknowledged {
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
             Seen::Sent { connection, up, frame, .. } => {
                 let Some(connection) = context.connections.get(*connection) else { return };
-                let node = &connection.machine;
+                let machine = &connection.machine;
                 if let (false, SeenFrame::Deliver(delivery)) = (*up, frame)
                     && delivery.subscription == 0
                 {
-                    let told = self.objects.entry((node.clone(), delivery.object.clone())).or_default();
+                    let told = self.objects.entry((machine.clone(), delivery.object.clone())).or_default();
                     told.later.push(delivery.change.clone());
                 }
                 for stored in &context.answered.stored {
                     let delivery = &stored.delivery;
-                    let told = self.objects.get_mut(&(node.clone(), delivery.object.clone()));
+                    let told = self.objects.get_mut(&(machine.clone(), delivery.object.clone()));
                     if let Some(told) = told.filter(|_| delivery.subscription == 0) {
                         told.stored(&delivery.change);
                     }
@@ -157,10 +159,32 @@ mod tests {
         bench.fine(disk(&[("configmaps/d/c", row)]));
         bench.fine(down(1, deliver(3, &id("configmaps/d/c"), SeenChange::Delete)));
         bench.fine(disk(&[]));
-        bench.fine(up(1, SeenFrame::Refuse { lane: 1, seq: 3 }));
-        bench.wrong(disk(&[]));
+        bench.fine(ack(3));
+        let row = present(&bench);
+        bench.wrong(disk(&[("configmaps/d/c", row)]));
         bench.fine(Seen::DiskReplaced { node: "n".to_owned() });
         bench.fine(disk(&[]));
+    }
+
+    #[test]
+    fn what_was_refused_may_be_there_and_what_a_copy_acknowledged_need_not() {
+        let mut bench = Bench::<Acknowledged>::new();
+        bench.api.config("c", "1");
+        let first = bench.upsert(1, "configmaps/d/c");
+        bench.fine(first);
+        bench.fine(ack(1));
+        bench.api.config("c", "2");
+        let second = bench.upsert(2, "configmaps/d/c");
+        bench.fine(second);
+        bench.fine(up(1, SeenFrame::Refuse { lane: 1, seq: 2 }));
+        bench.fine(disk(&[("configmaps/d/c", present(&bench))]));
+        bench.api.config("other", "1");
+        let (node, machine) = ("n".to_owned(), "n-copy".to_owned());
+        bench.fine(Seen::Connected { connection: 2, node, machine, replica: 0 });
+        let other = SeenChange::Upsert(bench.api.version("configmaps/d/other"));
+        bench.fine(down(2, deliver(1, &id("configmaps/d/other"), other)));
+        bench.fine(up(2, SeenFrame::Ack { lanes: vec![(1, 1)] }));
+        bench.fine(disk(&[("configmaps/d/c", present(&bench))]));
     }
 
     #[test]

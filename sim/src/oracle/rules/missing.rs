@@ -257,8 +257,8 @@ mod tests {
         let service = |app: &str| json!({"metadata": {"labels": {"app": app}}});
         bench.api.put("services/d/s", "user", service("web"));
         bench.api.grant("tombolo:edge-nodes", &selection.resource);
-        bench.pass(400_000);
         bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection, account: None });
+        bench.pass(400_000);
         let version = bench.api.version("services/d/s");
         let shows = |version| {
             let (node, reader) = (node.clone(), reader.clone());

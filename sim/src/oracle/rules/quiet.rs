@@ -34,7 +34,9 @@ impl Judge for Quiet {
                 let Some(connection) = context.connections.get(*number) else { return };
                 let node = &connection.node;
                 let is_lawful = match frame {
-                    SeenFrame::Keepalive => true,
+                    SeenFrame::Keepalive | SeenFrame::Ack { .. } => true,
+                    // Those who follow a Node see its heartbeats.
+                    SeenFrame::Deliver(delivery) => delivery.object.resource == "nodes",
                     SeenFrame::Request { id, what, .. } => {
                         let is_lawful = is_heartbeat(node, what) || is_review(what);
                         if is_lawful {
@@ -79,6 +81,11 @@ impl Judge for Quiet {
             }
             _ => {}
         }
+    }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut nodes = context.nodes.iter().filter(|node| context.node_may_connect(node));
+        nodes.all(|node| context.connections.is_connected(node))
     }
 }
 
@@ -126,7 +133,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::oracle::testing::{Bench, ack, down, up};
+    use crate::oracle::testing::{Bench, ack, deliver, down, gone, id, up};
+
+    #[test]
+    fn a_node_that_is_not_connected_is_waited_for() {
+        let mut bench = Bench::<Quiet>::new();
+        assert!(bench.is_satisfied());
+        bench.fine(Seen::Closed { connection: 1, why: String::new() });
+        assert!(!bench.is_satisfied());
+    }
 
     fn settled() -> Bench<Quiet> {
         let mut bench = Bench::new();
@@ -141,7 +156,10 @@ mod tests {
     fn traffic_after_the_end_is_found() {
         let mut bench = settled();
         bench.fine(up(1, SeenFrame::Keepalive));
-        bench.wrong(ack(3));
+        let of = |object: &str| down(1, deliver(7, &id(object), gone()));
+        bench.fine(of("nodes//n"));
+        bench.fine(ack(7));
+        bench.wrong(of("secrets/d/s"));
         bench.wrong(up(1, SeenFrame::Hello { inventory: None }));
         bench.wrong(down(1, SeenFrame::Goodbye { reason: 3 }));
     }

@@ -37,6 +37,7 @@ impl Judge for Repeated {
                     version.content = shown.content;
                 }
             }
+            Seen::Restored { .. } => self.restored(),
             Seen::Closed { connection, .. } => self.followed.retain(|(owner, _), _| owner != connection),
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
@@ -94,6 +95,15 @@ fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
 }
 
 impl Repeated {
+    /// Revisions of another history say nothing about what is held, and of a pod the edge holds what it has reported
+    /// since, which the restored API has lost.
+    fn restored(&mut self) {
+        for held in self.pushed.values_mut().chain(self.followed.values_mut()) {
+            held.retain(|object, _| object.resource != "pods");
+            held.values_mut().for_each(|(version, _)| version.revision = 0);
+        }
+    }
+
     fn held(&mut self, connection: u64, machine: &str, delivery: &SeenDelivery) -> &mut Held {
         match delivery.subscription {
             0 => self.pushed.entry(machine.to_owned()).or_default(),
@@ -101,9 +111,9 @@ impl Repeated {
         }
     }
 
-    fn stored(&mut self, connection: u64, node: &str, stored: &UnderWay) {
+    fn stored(&mut self, connection: u64, machine: &str, stored: &UnderWay) {
         let delivery = &stored.delivery;
-        let held = self.held(connection, node, delivery);
+        let held = self.held(connection, machine, delivery);
         match &delivery.change {
             SeenChange::Upsert(version) => {
                 held.insert(delivery.object.clone(), (version.clone(), delivery.dependencies.clone()));
@@ -123,7 +133,7 @@ impl Repeated {
     }
 
     /// An inventory says what the store of this process holds; a copy of a disk holds less than the original.
-    fn edge_sent(&mut self, connection: u64, node: &str, frame: &SeenFrame) {
+    fn edge_sent(&mut self, connection: u64, machine: &str, frame: &SeenFrame) {
         let listed = match frame {
             SeenFrame::Hello { inventory } => inventory.as_ref().map(|all| all.iter().cloned().collect()),
             SeenFrame::InventoryPart { subscription: 0, objects, last } => {
@@ -132,7 +142,7 @@ impl Repeated {
             }
             _ => None,
         };
-        if let (Some(listed), Some(held)) = (listed, self.pushed.get_mut(node)) {
+        if let (Some(listed), Some(held)) = (listed, self.pushed.get_mut(machine)) {
             let listed: BTreeSet<ObjectId> = listed;
             held.retain(|object, _| listed.contains(object));
         }
@@ -206,5 +216,21 @@ mod tests {
         bench.fine(adopt(2, 9));
         bench.fine(ack(2));
         bench.wrong(adopt(3, 9));
+    }
+
+    #[test]
+    fn a_restored_backup_counts_revisions_anew_and_has_lost_reports() {
+        let mut bench = bench();
+        bench.api.pod("p", "n", &[]);
+        let pod = bench.upsert(2, "pods/d/p");
+        bench.fine(pod.clone());
+        bench.fine(ack(2));
+        let held = bench.api.version("configmaps/d/c");
+        bench.api.restore(held.revision);
+        let adopt = SeenChange::Adopt { uid: held.uid, revision: held.revision };
+        bench.fine(down(1, deliver(3, &id("configmaps/d/c"), adopt)));
+        bench.fine(pod);
+        let again = bench.upsert(4, "configmaps/d/c");
+        bench.wrong(again);
     }
 }
