@@ -199,7 +199,7 @@ impl EpochKeeper {
 
     /// Whether one of these objects now has an older version than was seen. A deleted object proves nothing.
     async fn any_older(&self, suspects: &[ObservedVersion]) -> Result<bool, EpochError> {
-        for ObservedVersion { key, uid, revision } in suspects.iter().rev() {
+        for ObservedVersion { key, revision, .. } in suspects.iter().rev() {
             let path = path_of(key.resource(), key.namespace(), key.name());
             let answer = self.kube.0.call(Caller::Own, ApiCall::get(path)).await?;
             match answer.code {
@@ -207,9 +207,8 @@ impl EpochKeeper {
                 404 => continue,
                 _ => return Err(EpochError::refused("read an object again", &answer)),
             }
-            let found = RawObject::new(answer.json());
-            let same = found.uid().is_ok_and(|found| found == *uid);
-            if same && found.revision().is_ok_and(|found| found < *revision) {
+            // Within one history, another incarnation under this name would be newer too.
+            if RawObject::new(answer.json()).revision().is_ok_and(|found| found < *revision) {
                 return Ok(true);
             }
         }

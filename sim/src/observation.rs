@@ -322,6 +322,9 @@ pub enum FaultScope {
     Everything,
     /// Objects of one kind, as in [`ObjectId::resource`], on all nodes. What else is needed still arrives.
     Kind(String),
+    /// Objects of one kind, and pods that refer to such objects: a replica that has never read the kind does not know which
+    /// of them exist, and hides the pods.
+    Lists(String),
     /// One node: its link, disk, clock or process.
     Node(String),
     /// A node with two processes, which are made to wait for each other.

@@ -6,26 +6,33 @@ use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tombolo_proto::ObjectKey;
 
 use super::*;
+use crate::kube::resources;
 
 /// A model of the API server, as far as epochs are concerned.
 #[derive(Debug, Clone)]
 struct Api {
     revision: u64,
     record: Option<Value>,
+    /// A pod.
+    pod: Option<Value>,
     /// Requests received.
     asked: Vec<String>,
 }
 
 impl Api {
     fn at(revision: u64) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { revision, record: None, asked: Vec::new() }))
+        Arc::new(Mutex::new(Self { revision, record: None, pod: None, asked: Vec::new() }))
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
         if path.ends_with("/kube-system") {
             return (200, json!({"metadata": {"uid": "cluster"}}));
+        }
+        if let Some(pod) = self.pod.clone().filter(|_| path.ends_with("/pods/p")) {
+            return (200, pod);
         }
         if *method == Method::GET {
             assert!(path.ends_with("/configmaps"), "everything is read in one list: {path}");
@@ -235,6 +242,23 @@ async fn beat_raised_by_one_replica_counts_for_all() {
     beat(&mut first).await;
     let back = api.lock().generation();
     assert_eq!((back, writes()), (generation, 1));
+}
+
+/// Within one history, whatever has the name of an object is at least as new as what was seen of it.
+#[tokio::test]
+async fn an_older_object_of_any_incarnation_tells_of_a_restore() {
+    for (uid, revision, expected) in [("u", 105, true), ("other", 105, true), ("u", 110, false), ("other", 112, false)] {
+        let (api, folder) = (Api::at(100), folder());
+        let mut replica = replica(&api, &folder).await;
+        api.lock().revision = 200;
+        api.lock().pod = Some(json!({"metadata": {"uid": uid, "resourceVersion": revision.to_string()}}));
+        let down = NodeObjectCache::default();
+        let key = ObjectKey::new(resources::pods(), "d", "p");
+        down.saw(Sighting { key, uid: Uid::parse("u").expect("valid"), revision: CloudRevision(110) });
+        down.sightings().suspect();
+        let went_back = replica.check(&down, None).await.expect("checked");
+        assert_eq!(went_back, expected, "{uid} at {revision}");
+    }
 }
 
 #[tokio::test]

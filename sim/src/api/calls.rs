@@ -129,7 +129,10 @@ fn perform_read(
         }
         "list" => {
             let list = reads::list(state, (kind, target), params, seen)?;
-            let era = state.storage.era();
+            let selector = format!("{};{}", params.text("labelSelector"), params.text("fieldSelector"));
+            let what =
+                (client.name.clone(), convert::stored_key(kind), format!("{};{selector}", target.namespace));
+            let era = state.era_of(what, true);
             if let Some(moved) = list.moved(&client.name, (kind, target), (params, era)) {
                 state.observers.tell(&moved);
             }

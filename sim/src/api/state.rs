@@ -36,7 +36,8 @@ pub enum ModelEvent {
         kind: KindKey,
         /// Its label selector and field selector, joined by a semicolon; `None` if it shows only one namespace.
         selector: Option<String>,
-        /// Number of backups restored before.
+        /// Number of backups restored before it was listed: who goes on to watch from a revision of an earlier history
+        /// still has that history.
         era: u64,
         /// The revision.
         revision: u64,
@@ -105,6 +106,8 @@ pub(super) struct ModelState {
     /// Users that clients were made for.
     pub(super) clients: BTreeSet<String>,
     pub(super) observers: Observers,
+    /// In which era clients have listed what they watch, by client, kind and selection.
+    pub(super) listed: BTreeMap<(String, KindKey, String), u64>,
     /// Shared with each half-open watch.
     pub(super) half_open: Arc<()>,
     kinds: Vec<KindInfo>,
@@ -125,6 +128,7 @@ impl ModelState {
             down_until: Duration::ZERO,
             clients: BTreeSet::new(),
             observers: Observers::default(),
+            listed: BTreeMap::new(),
             half_open: Arc::new(()),
             kinds: built_in().collect(),
         }
@@ -217,6 +221,16 @@ impl ModelState {
         let era = self.storage.era();
         self.observers.tell(&ModelEvent::Restored { era, revision });
         true
+    }
+
+    /// The era in which a client has listed something; the present one if it lists it now.
+    pub(super) fn era_of(&mut self, what: (String, KindKey, String), lists_now: bool) -> u64 {
+        let era = self.storage.era();
+        let listed = self.listed.entry(what).or_insert(era);
+        if lists_now {
+            *listed = era;
+        }
+        *listed
     }
 
     /// The revision that a client knows of a kind when it is served from the watch cache.

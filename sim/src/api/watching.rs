@@ -54,6 +54,10 @@ impl WatchedCollection {
         watch_place(&self.client, &self.user, kind)
     }
 
+    fn list_key(&self, kind: &KindKey) -> (String, KindKey, String) {
+        (self.client.clone(), kind.clone(), format!("{};{}", self.namespace, self.selector))
+    }
+
     fn selects(&self, object: &Value) -> bool {
         (self.namespace.is_empty() || object::namespace(object) == self.namespace)
             && self.filter.matches(object)
@@ -83,6 +87,8 @@ pub(super) struct WatchSession {
     spared: u64,
     /// The state in which it was broken, for good.
     broken: Option<WatchFault>,
+    /// Era in which the watcher has listed what it watches.
+    era: u64,
     /// Counts it among the half-open watches.
     counted: Option<Arc<()>>,
     /// The line with which it ends.
@@ -121,6 +127,7 @@ impl WatchSession {
             ends: now + Duration::from_secs(seconds),
             spared: state.faults.newest(),
             broken: None,
+            era: state.storage.era(),
             counted: None,
             last_words: None,
             is_ended: false,
@@ -132,7 +139,7 @@ impl WatchSession {
     }
 
     /// Finds where the watch begins.
-    fn begin(&mut self, state: &ModelState, version: Option<u64>, initial: Option<bool>) {
+    fn begin(&mut self, state: &mut ModelState, version: Option<u64>, initial: Option<bool>) {
         let seen = state.revision_seen(&self.what.place(&self.stored));
         let current = state.storage.revision();
         let from = match (version, initial) {
@@ -147,6 +154,7 @@ impl WatchSession {
             Some(wanted) => wanted,
             None => matches!(version, None | Some(0)),
         };
+        self.era = state.era_of(self.what.list_key(&self.stored), with_objects);
         if with_objects {
             let objects = state.storage.state_at(&self.stored, from);
             self.initial = objects.into_values().filter(|object| self.what.selects(object)).collect();
@@ -177,7 +185,7 @@ impl WatchSession {
             client: self.what.client.clone(),
             kind: self.stored.clone(),
             selector: self.what.namespace.is_empty().then(|| self.what.selector.clone()),
-            era: state.storage.era(),
+            era: self.era,
             revision: self.after,
         })
     }

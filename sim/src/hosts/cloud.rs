@@ -68,6 +68,13 @@ impl CloudHost {
         });
     }
 
+    /// The newest revision that its file holds.
+    pub(super) fn witnessed(&self) -> u64 {
+        let seen = std::fs::read(self.folder.join("epoch.json")).unwrap_or_default();
+        let seen: serde_json::Value = serde_json::from_slice(&seen).unwrap_or_default();
+        seen["revision"].as_u64().unwrap_or(0)
+    }
+
     /// The running program.
     pub(super) fn process(&self) -> Option<Process> {
         self.running.lock().clone()

@@ -139,7 +139,7 @@ impl World {
                 FaultEnd::Nothing
             }
             InjectedFault::RestoreBackup { taken_at } => {
-                let revision = api.revision_at(Duration::from_millis(*taken_at));
+                let revision = self.detectable(api.revision_at(Duration::from_millis(*taken_at)));
                 // A backup from before the first write does not exist.
                 let _ = api.restore(revision);
                 FaultEnd::Nothing
@@ -151,6 +151,16 @@ impl World {
             }
             _ => FaultEnd::Nothing,
         }
+    }
+
+    /// A revision to which the API server may be restored. If no replica runs, nobody can notice that something was taken
+    /// back which none of them had written down (docs/consistency.md).
+    fn detectable(&self, revision: u64) -> u64 {
+        if self.replicas.iter().any(|host| host.process().is_some()) {
+            return revision;
+        }
+        let witnessed = self.replicas.iter().map(super::cloud::CloudHost::witnessed).min().unwrap_or(0);
+        revision.min(witnessed.saturating_sub(1))
     }
 
     async fn end_fault(&mut self, end: FaultEnd) {

@@ -25,8 +25,9 @@ use crate::oracle::content;
 /// Kinds of the pushed set.
 const PUSHED_KINDS: [&str; 4] = ["pods", "nodes", "configmaps", "secrets"];
 
-/// A client whose list or watch was refused tries again after this time.
+/// A client whose watch has ended lists again after this time. After a refusal, the time doubles up to the longest.
 const RETRY: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The readers of one node. Clones are the same ones.
 #[derive(Debug, Clone)]
@@ -143,10 +144,12 @@ impl Readers {
     /// Lists and watches what a client follows, as client-go does, until it follows something else.
     async fn follow(self, client: String, agent: Arc<SimulatedEdge>) {
         let Some(entry) = self.followed(&client) else { return };
+        let mut pause = RETRY;
         while self.followed(&client).as_ref() == Some(&entry) {
             let (selection, token) = &entry;
-            let _ = self.list_and_watch(&client, selection, token, &agent).await;
-            tokio::time::sleep(RETRY).await;
+            let was_shown = self.list_and_watch(&client, selection, token, &agent).await.is_some();
+            pause = if was_shown { RETRY } else { (pause * 2).min(RETRY_MAX) };
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -154,7 +157,7 @@ impl Readers {
         self.state.lock().followed.get(client).cloned()
     }
 
-    /// One list, and a watch from there. `None` when either was refused or has ended.
+    /// One list, and a watch from there until it ends. `None` when either was refused.
     async fn list_and_watch(
         &self,
         client: &str,
@@ -179,9 +182,10 @@ impl Readers {
         let answer = agent.api.handle(request("GET", &watch, token, ("", "")), &<_>::default()).await;
         let (head, mut stream) = answer.into_parts();
         let mut unread = Vec::new();
-        while let Some(Ok(frame)) = stream.frame().await
-            && head.status == 200
-        {
+        if head.status != 200 {
+            return None;
+        }
+        while let Some(Ok(frame)) = stream.frame().await {
             unread.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
                 let event: Value = serde_json::from_slice(&unread[..end]).ok()?;
@@ -189,10 +193,12 @@ impl Readers {
                 if !is_same() {
                     return None;
                 }
-                self.told(client, &selection.resource, &event)?;
+                if self.told(client, &selection.resource, &event).is_none() {
+                    return Some(());
+                }
             }
         }
-        None
+        Some(())
     }
 
     /// An event of a watch. `None` when the watch must begin anew.

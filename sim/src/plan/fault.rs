@@ -302,6 +302,11 @@ impl InjectedFault {
                 FaultScope::Identity(node.clone())
             }
             Self::Hostile { node, .. } => FaultScope::Hostile(node.clone()),
+            Self::ApiFailure { resource, verb, .. } | Self::ApiTimeout { resource, verb }
+                if matches!(&**resource, "configmaps" | "secrets") && matches!(&**verb, "list" | "watch") =>
+            {
+                FaultScope::Lists(resource.clone())
+            }
             // What a node has depends on its pods.
             Self::WatchLag { resource, .. }
             | Self::WatchGone { resource, .. }

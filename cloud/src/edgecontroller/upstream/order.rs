@@ -227,15 +227,24 @@ impl Upstream {
         }
     }
 
-    /// The object as the node may read it. A pod that was deleted is no longer the node's, and the API server refuses to
-    /// say that it is gone; the report about it must still end.
+    /// The object as the node may read it. A pod that was deleted, or whose name another node's pod has, is no longer the
+    /// node's, and the API server refuses to say that it is gone; the report about it must still end.
     async fn there(&self, node: &NodeId, key: &ObjectKey) -> Result<Answer, CallError> {
         let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
         if there.code != FORBIDDEN {
             return Ok(there);
         }
         let own = self.kube.call(Caller::OwnFor(node), ApiCall::get(path_to(key))).await?;
-        Ok(if own.code == NOT_FOUND { own } else { there })
+        let is_elsewhere = || {
+            let place = own.json();
+            let place = place.pointer("/spec/nodeName").and_then(serde_json::Value::as_str);
+            own.is_success() && *key.resource() == resources::pods() && place != Some(node.as_str())
+        };
+        if own.code != NOT_FOUND && !is_elsewhere() {
+            return Ok(there);
+        }
+        let sentence = format!("pods {:?} not found", key.name());
+        Ok(Answer::refusal_of(&StatusError::new(NOT_FOUND, "NotFound", &sentence)))
     }
 
     /// Records the Node of a node that has registered.

@@ -25,6 +25,8 @@ pub(super) struct Late {
     /// Everything is excused until then.
     everything: Excuse,
     kinds: BTreeMap<String, Excuse>,
+    /// Kinds whose lists are delayed.
+    lists: BTreeMap<String, Excuse>,
     nodes: BTreeMap<String, Excuse>,
     reported: BTreeSet<(String, ObjectId)>,
     judged: Millis,
@@ -59,7 +61,9 @@ impl Judge for Late {
                 let limits = &context.limits;
                 let time = match scope {
                     FaultScope::Identity(_) | FaultScope::Hostile(_) => limits.late_after_contest,
-                    FaultScope::Kind(_) | FaultScope::Everything => limits.late_of_watches,
+                    FaultScope::Kind(_) | FaultScope::Lists(_) | FaultScope::Everything => {
+                        limits.late_of_watches
+                    }
                     FaultScope::Node(_) => limits.late,
                 };
                 let excuse = self.excuse(scope);
@@ -96,6 +100,7 @@ impl Late {
         match scope {
             FaultScope::Everything => &mut self.everything,
             FaultScope::Kind(kind) => self.kinds.entry(kind.clone()).or_default(),
+            FaultScope::Lists(kind) => self.lists.entry(kind.clone()).or_default(),
             FaultScope::Node(node) | FaultScope::Identity(node) | FaultScope::Hostile(node) => {
                 self.nodes.entry(node.clone()).or_default()
             }
@@ -108,7 +113,18 @@ impl Late {
         if exceeds_share(history, node, since, context.limits.share) {
             return Vec::new();
         }
-        let is_excused = |id: &ObjectId| self.kinds.get(&id.resource).is_some_and(|excuse| excuse.counts(at));
+        let counts = |excuses: &BTreeMap<String, Excuse>, kind: &str| {
+            excuses.get(kind).is_some_and(|excuse| excuse.counts(at))
+        };
+        let refers = |pod: &ObjectId| {
+            let present = history.present(pod).into_iter();
+            let mut references = present.flat_map(|pod| &pod.facts.references);
+            references.any(|reference| counts(&self.lists, &reference.resource))
+        };
+        let is_excused = |id: &ObjectId| {
+            let of_kind = counts(&self.kinds, &id.resource) || counts(&self.lists, &id.resource);
+            of_kind || (id.resource == "pods" && refers(id))
+        };
         let late = needs(history, node).into_iter().filter(|id| !is_excused(id));
         let late = late.filter_map(|id| self.lateness(context, node, &id, since).map(|seen| (id, seen)));
         late.map(|(id, (seen, expected))| Violation {

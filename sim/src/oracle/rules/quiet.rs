@@ -1,16 +1,24 @@
 //! When the faults have ended and the system has had its time, it is quiet: only leases, pings, attestations, and what
 //! a node reports of itself and asks about local clients from time to time. In the API nothing is written but that and the record of the epoch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observation::{Observation, Seen, SeenFrame};
+use crate::observation::{Millis, Observation, Seen, SeenFrame};
 use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "quiet";
 
+/// Users of nodes.
+const NODES: &str = "system:node:";
+
+/// An agent reports in the place of a kubelet when it was silent for five minutes (docs/edge-node.md).
+const TAKEOVER: Millis = 340_000;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Quiet {
+    /// When a kubelet of a node last reported. Some time later its agent reports in its place, about itself and its pods.
+    reported: BTreeMap<String, Millis>,
     /// Requests in which nodes report about themselves: their answers are lawful.
     heartbeats: BTreeSet<(u64, u64)>,
 }
@@ -19,6 +27,9 @@ impl Judge for Quiet {
     fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
+            Seen::ReportAccepted { node, .. } => {
+                self.reported.insert(node.clone(), at);
+            }
             Seen::Sent { connection: number, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
                 let node = &connection.node;
@@ -39,6 +50,7 @@ impl Judge for Quiet {
                     }
                     _ => false,
                 };
+                let is_lawful = is_lawful || self.is_takeover(node, frame, at);
                 if !is_lawful && context.is_settled(at) && context.nodes.contains(node) {
                     found.push(Violation {
                         rule: RULE,
@@ -54,6 +66,7 @@ impl Judge for Quiet {
                 let object = &write.object;
                 let is_lawful = object.resource.starts_with("leases.")
                     || object.name == "tombolo-epoch"
+                    || write.caller.strip_prefix(NODES).is_some_and(|node| self.takes_over(node, at))
                     || (object.resource == "nodes" && write.caller == format!("system:node:{}", object.name));
                 if !is_lawful {
                     found.push(Violation {
@@ -73,6 +86,31 @@ impl Judge for Quiet {
     fn is_satisfied(&self, context: &Context) -> bool {
         let mut nodes = context.nodes.iter().filter(|node| context.node_may_connect(node));
         nodes.all(|node| context.connections.is_connected(node))
+    }
+}
+
+impl Quiet {
+    /// Whether the agent may begin to report at this time.
+    fn takes_over(&self, node: &str, at: Millis) -> bool {
+        self.reported.get(node).is_some_and(|last| at < last + TAKEOVER)
+    }
+
+    /// Whether a frame is part of a report about a pod or the Node, or of what follows from it for any node.
+    fn is_takeover(&self, node: &str, frame: &SeenFrame, at: Millis) -> bool {
+        let anybody = || self.reported.keys().any(|node| self.takes_over(node, at));
+        match frame {
+            SeenFrame::Request { what, .. } => {
+                self.takes_over(node, at) && (what.contains("/pods/") || what.contains("/nodes/"))
+            }
+            SeenFrame::Reply { .. } => self.takes_over(node, at),
+            SeenFrame::Deliver(delivery) => match &*delivery.object.resource {
+                "nodes" => self.takes_over(&delivery.object.name, at),
+                "pods" => self.takes_over(node, at),
+                _ => false,
+            },
+            SeenFrame::Ack { .. } => anybody(),
+            _ => false,
+        }
     }
 }
 

@@ -4,7 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observation::{ObjectId, Observation, Seen, SeenChange, SeenDelivery, SeenFrame, SeenVersion};
+use crate::observation::{
+    ObjectId, Observation, PUSHED, Seen, SeenChange, SeenDelivery, SeenFrame, SeenVersion,
+};
 use crate::oracle::connections::UnderWay;
 use crate::oracle::{Context, Judge, Violation};
 
@@ -27,6 +29,13 @@ impl Judge for Repeated {
         match &observation.seen {
             Seen::DiskReplaced { node } => {
                 self.pushed.remove(node);
+            }
+            // A report of the node has changed what it holds.
+            Seen::Shown { node, reader, object, version: Some(shown) } if reader == PUSHED => {
+                let held = self.pushed.get_mut(node).and_then(|held| held.get_mut(object));
+                if let Some((version, _)) = held.filter(|(version, _)| version.uid == shown.uid) {
+                    version.content = shown.content;
+                }
             }
             Seen::Restored { .. } => self.restored(),
             Seen::Closed { connection, .. } => self.followed.retain(|(owner, _), _| owner != connection),
@@ -73,7 +82,12 @@ fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
         {
             Some(format!("{:?} of UID {} is sent again, which the edge holds", sent.content, sent.uid))
         }
-        SeenChange::Adopt { uid, revision } if *uid == version.uid && *revision == version.revision => {
+        // Of its pods and its Node, a node learns later versions from the answers to its reports.
+        SeenChange::Adopt { uid, revision }
+            if *uid == version.uid
+                && *revision == version.revision
+                && !matches!(&*delivery.object.resource, "nodes" | "pods") =>
+        {
             Some(format!("an adoption of revision {revision}, which the edge holds"))
         }
         _ => None,

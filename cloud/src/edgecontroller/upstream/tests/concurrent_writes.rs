@@ -78,11 +78,11 @@ async fn report_is_retried_when_others_changed_only_other_fields() {
 /// The API server tells a node nothing of a pod that was its own and is gone, and the report about it must end.
 #[tokio::test]
 async fn a_report_about_a_pod_that_is_gone_is_answered_so() {
-    for (there, expected) in [(404, 404), (200, 403)] {
+    for (there, place, expected) in [(404, "", 404), (200, "m", 404), (200, "n", 403), (500, "", 403)] {
         let client = answering(move |call, _| {
             let is_node = call.headers.contains_key("impersonate-user");
             let code = if is_node { 403 } else { there };
-            std::future::ready((code, json!({"kind": "Status", "code": code})))
+            std::future::ready((code, json!({"kind": "Pod", "code": code, "spec": {"nodeName": place}})))
         });
         let upstream = upstream(client);
         let question = report_at("/api/v1/namespaces/d/pods/p/status", PATCHES[1], 1);
