@@ -250,7 +250,7 @@ impl NodeObjectCache {
         &self.observed_versions
     }
 
-    pub(super) fn saw(&self, observed: ObservedVersion) {
+    pub(crate) fn saw(&self, observed: ObservedVersion) {
         self.revision.fetch_max(observed.revision.0, Ordering::Relaxed);
         self.observed_versions.note(observed);
     }

@@ -254,8 +254,8 @@ async fn an_older_object_of_any_incarnation_tells_of_a_restore() {
         api.lock().pod = Some(json!({"metadata": {"uid": uid, "resourceVersion": revision.to_string()}}));
         let down = NodeObjectCache::default();
         let key = ObjectKey::new(resources::pods(), "d", "p");
-        down.saw(Sighting { key, uid: Uid::parse("u").expect("valid"), revision: CloudRevision(110) });
-        down.sightings().suspect();
+        down.saw(ObservedVersion { key, uid: Uid::parse("u").expect("valid"), revision: CloudRevision(110) });
+        down.observed_versions().suspect();
         let went_back = replica.check(&down, None).await.expect("checked");
         assert_eq!(went_back, expected, "{uid} at {revision}");
     }
