@@ -124,7 +124,7 @@ fn write_that_can_neither_be_undone_nor_noted_is_reported_as_unknown() {
     std::fs::create_dir(disk.folder.path().join("journal.refused.new")).unwrap();
     let refused = refuses_late(&disk);
     assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
-    assert!(refused.to_string().contains("unknown until the disk works again"), "{refused}");
+    assert!(refused.to_string().contains("not known until the disk works again"), "{refused}");
 }
 
 /// Another batch gets the same revisions, by which the next start would take it for the refused one.
