@@ -403,6 +403,25 @@ fn there_are_no_mod_rs_files_and_no_todos() {
     }
 }
 
+/// What is random in a test can be replayed: it comes from a seed of testkit.
+#[test]
+fn nothing_in_tests_is_random_without_a_seed() {
+    let drawn = ["rand::rng()", "rand::random", "from_os_rng", "thread_rng"];
+    let allowed = ["tests/tests/tidy.rs", "testkit/src/seed.rs"];
+    let of_tests = |file: &std::path::PathBuf| {
+        let path = relative(file);
+        let beside = path.contains("/tests/") || path.ends_with("/tests.rs");
+        (beside || path.starts_with("tests/") || path.starts_with("testkit/"))
+            && !allowed.contains(&path.as_str())
+    };
+    for file in CRATES.iter().flat_map(|name| files(name, ".rs")).filter(of_tests) {
+        let text = fs::read_to_string(&file).unwrap();
+        for code in drawn {
+            assert!(!text.contains(code), "{}: {code}; take a seed of testkit", relative(&file));
+        }
+    }
+}
+
 #[test]
 fn disabled_tls_verification_stays_in_tests() {
     let own = root().join("tests/tests/tidy.rs");

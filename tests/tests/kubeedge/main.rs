@@ -516,7 +516,7 @@ mod scenarios {
         stage.ready().await;
         stage.objects.accepted_pod("web", &stage.name, &[], &[]).await;
         stage.phase("web", "Running").await;
-        kubelet::nothing_travels_to_and_fro(&node, &stage.path("pod/web")).await;
+        kubelet::nothing_travels_to_and_fro(stage, &node, &stage.path("pod/web")).await;
         node.converges(&stage.world).await;
     }
 
