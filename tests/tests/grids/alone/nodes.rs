@@ -6,7 +6,7 @@ use super::*;
 /// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
 async fn a_node_in_trouble_is_in_its_unit_as_before() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}, "finalizers": ["test/stays"]}});
@@ -38,7 +38,7 @@ async fn a_node_in_trouble_is_in_its_unit_as_before() {
 /// A Node of which only identity, labels and owners are read.
 #[tokio::test]
 async fn a_large_node_is_in_its_unit() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;
@@ -56,7 +56,7 @@ async fn a_large_node_is_in_its_unit() {
 
 #[tokio::test]
 async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;
