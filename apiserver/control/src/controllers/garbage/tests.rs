@@ -104,7 +104,7 @@ async fn what_cannot_be_collected_holds_up_nobody() {
 
 #[test]
 fn the_last_finalizer_lets_an_object_go() {
-    let object = |metadata: Value| Object {
+    let object = |metadata: Value| StoredObject {
         key: ObjectKey::new(core("configmaps"), "shop", "m"),
         uid: Uid::parse("u").unwrap(),
         revision: Revision(1),
