@@ -35,6 +35,7 @@ mod status;
 mod storage;
 mod strategic;
 mod tokens;
+mod user;
 mod validation;
 mod watching;
 mod writes;
@@ -43,10 +44,11 @@ pub use actor::ApiActor;
 pub use controllers::ModelControllers;
 pub use faults::{CallFault, FaultId, FaultRate, FaultScope, WatchFault};
 pub use kinds::KindKey;
-pub use rights::{ApiUser, AskedRight, RightsGrant, RightsTable};
+pub use rights::{RightsGrant, RightsTable};
 pub use state::ModelEvent;
 pub use status::ApiStatus;
 pub use storage::{ChangeType, ObjectChange};
+pub use user::{ApiUser, AskedRight};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,8 +58,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use rights::MASTERS;
-use serve::{ClientIdentity, SharedModel, serve};
+use serve::{SharedModel, serve};
 use state::{IssuedToken, ModelState};
+use user::ClientIdentity;
 
 /// Settings of a model.
 #[derive(Debug, Clone)]

@@ -20,7 +20,7 @@ mod views;
 mod violation;
 pub mod wire;
 
-use context::Context;
+use context::OracleContext;
 pub use limits::OracleLimits;
 pub use needs::NodeShare;
 pub use violation::Violation;
@@ -28,23 +28,23 @@ pub use violation::Violation;
 use crate::observation::Observation;
 
 /// A rule, with what it remembers.
-trait Judge: std::fmt::Debug + Send {
+trait RuleJudge: std::fmt::Debug + Send {
     /// Judges one observation, which the context already contains.
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>);
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>);
 }
 
 /// All rules over one run.
 #[derive(Debug)]
 pub struct Oracle {
-    context: Context,
-    judges: Vec<Box<dyn Judge>>,
+    context: OracleContext,
+    judges: Vec<Box<dyn RuleJudge>>,
 }
 
 impl Oracle {
     /// `nodes`: the honest nodes, which have to hold in the end what they need.
     #[must_use]
     pub fn new(nodes: Vec<String>, limits: OracleLimits) -> Self {
-        Self { context: Context::new(nodes, limits), judges: rules::all() }
+        Self { context: OracleContext::new(nodes, limits), judges: rules::all() }
     }
 
     /// Judges one observation. Observations come in the order of their times.

@@ -12,9 +12,10 @@ use super::convert;
 use super::faults::{CallPlace, FaultTable};
 use super::kinds::{KindInfo, KindKey, built_in, definitions, of_definition};
 use super::parse::PathTarget;
-use super::rights::{ApiUser, AskedRight, RightsTable, RightsView};
+use super::rights::{RightsTable, RightsView};
 use super::status::ApiStatus;
 use super::storage::{ObjectChange, ObjectStorage, WriteStamp};
+use super::user::{ApiUser, AskedRight};
 
 /// Something that an observer is told.
 #[derive(Debug, Clone)]

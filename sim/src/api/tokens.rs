@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::clock::text_of;
 use super::kinds::KindKey;
 use super::object::{self, text};
-use super::rights::ApiUser;
 use super::state::{IssuedToken, ModelEvent, ModelState};
 use super::status::{ApiStatus, FieldProblem};
+use super::user::ApiUser;
 use super::writes::WriteCall;
 
 /// Audience of the API server itself.

@@ -24,7 +24,7 @@ pub(super) struct Subscription {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ObservedConnection {
     /// The node.
     pub(super) node: String,
     /// The replica.
@@ -49,7 +49,7 @@ pub(super) struct Answered {
 /// All connections, and for each node the epoch in which it was last caught up.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    all: BTreeMap<u64, Connection>,
+    all: BTreeMap<u64, ObservedConnection>,
     epochs: BTreeMap<String, String>,
     /// Nodes that have not been caught up since a backup was restored, with the epoch before.
     between: BTreeMap<String, String>,
@@ -80,7 +80,7 @@ impl Connections {
         self.nodes.insert(node.to_owned());
         let node = node.to_owned();
         let (under_way, subscriptions, requests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.all.insert(connection, Connection { node, replica, under_way, subscriptions, requests });
+        self.all.insert(connection, ObservedConnection { node, replica, under_way, subscriptions, requests });
     }
 
     fn cloud_sent(&mut self, number: u64, (lane, bytes): (u8, usize), frame: &SeenFrame) {
@@ -133,7 +133,7 @@ impl Connections {
 
     /// A connection, also one that has ended.
     #[must_use]
-    pub(super) fn get(&self, connection: u64) -> Option<&Connection> {
+    pub(super) fn get(&self, connection: u64) -> Option<&ObservedConnection> {
         self.all.get(&connection)
     }
 

@@ -77,7 +77,7 @@ pub fn marker<'a>(resource: &str, body: &'a Value) -> Option<&'a str> {
 
 /// What the rules ask about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct ObjectFacts {
     /// Its version; the revision is the API's.
     pub version: SeenVersion,
     /// Of a pod: the node that it is bound to; empty if none.
@@ -94,7 +94,7 @@ pub struct Facts {
     pub marker: String,
 }
 
-impl Facts {
+impl ObjectFacts {
     /// Reads an object.
     #[must_use]
     pub fn read(object: &ObjectId, body: &Value) -> Self {
@@ -137,7 +137,7 @@ const SECRET_REFERENCES: [(&str, &str); 8] = [
 /// The ConfigMaps and Secrets that a pod names, optional ones too. A text that can be no name refers to nothing.
 #[must_use]
 pub fn references(namespace: &str, pod: &Value) -> BTreeSet<ObjectId> {
-    let mut found = Found { namespace, all: BTreeSet::new() };
+    let mut found = References { namespace, all: BTreeSet::new() };
     let spec = &pod["spec"];
     for volume in array(&spec["volumes"]) {
         found.config(&volume["configMap"]["name"]);
@@ -169,12 +169,12 @@ pub fn references(namespace: &str, pod: &Value) -> BTreeSet<ObjectId> {
     found.all
 }
 
-struct Found<'n> {
+struct References<'n> {
     namespace: &'n str,
     all: BTreeSet<ObjectId>,
 }
 
-impl Found<'_> {
+impl References<'_> {
     fn config(&mut self, name: &Value) {
         self.add("configmaps", name);
     }
@@ -255,9 +255,9 @@ mod tests {
     fn a_mirror_pod_brings_nothing() {
         let mut pod = json!({"spec": {"nodeName": "n", "volumes": [{"configMap": {"name": "c"}}]}});
         let id = ObjectId::new("pods", "d", "p");
-        assert_eq!(Facts::read(&id, &pod).references.len(), 1);
+        assert_eq!(ObjectFacts::read(&id, &pod).references.len(), 1);
         pod["metadata"]["annotations"] = json!({ MIRROR: "x" });
-        assert!(Facts::read(&id, &pod).references.is_empty());
+        assert!(ObjectFacts::read(&id, &pod).references.is_empty());
     }
 
     #[test]

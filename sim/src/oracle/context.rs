@@ -10,7 +10,7 @@ use crate::observation::{HistoryPosition, Millis, Observation, Seen};
 
 /// What all rules see.
 #[derive(Debug, Default)]
-pub(super) struct Context {
+pub(super) struct OracleContext {
     /// Bounds and windows.
     pub(super) limits: OracleLimits,
     /// The history of the API.
@@ -28,7 +28,7 @@ pub(super) struct Context {
     accounts: BTreeMap<String, String>,
 }
 
-impl Context {
+impl OracleContext {
     /// Nothing has happened yet.
     pub(super) fn new(nodes: Vec<String>, limits: OracleLimits) -> Self {
         Self { limits, nodes, ..Self::default() }

@@ -13,12 +13,12 @@ const EDGE_NODES: &str = "tombolo:edge-nodes";
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Subject {
+pub(super) struct Requester {
     user: String,
     groups: Vec<String>,
 }
 
-impl Subject {
+impl Requester {
     /// A node that is connected.
     #[must_use]
     pub(super) fn node(name: &str) -> Self {
@@ -54,7 +54,7 @@ pub(super) struct Wish<'a> {
 #[must_use]
 pub(super) fn allowed_sometime(
     history: &History,
-    subject: &Subject,
+    subject: &Requester,
     wish: Wish<'_>,
     since: HistoryPosition,
 ) -> bool {
@@ -71,7 +71,7 @@ pub(super) fn allowed_sometime(
     positions.into_iter().any(|position| allowed_at(history, subject, wish, position))
 }
 
-fn allowed_at(history: &History, subject: &Subject, wish: Wish<'_>, position: HistoryPosition) -> bool {
+fn allowed_at(history: &History, subject: &Requester, wish: Wish<'_>, position: HistoryPosition) -> bool {
     let bindings = |kind: &str, namespace: &str| {
         let all: Vec<ObjectId> =
             history.of_kind(&format!("{kind}.{RBAC}"), namespace).map(|(id, _)| id.clone()).collect();
@@ -106,7 +106,7 @@ fn role<'h>(
     history.state(&id, position)?.body.as_deref()
 }
 
-fn names(subject: &Subject, named: &Value, namespace: &str) -> bool {
+fn names(subject: &Requester, named: &Value, namespace: &str) -> bool {
     let name = named["name"].as_str().unwrap_or_default();
     match named["kind"].as_str() {
         Some("User") => subject.user == name,
@@ -152,13 +152,13 @@ mod tests {
         api
     }
 
-    fn allowed(api: &Api, subject: &Subject, wish: Wish<'_>) -> bool {
+    fn allowed(api: &Api, subject: &Requester, wish: Wish<'_>) -> bool {
         allowed_sometime(&api.history, subject, wish, api.now())
     }
 
     #[test]
     fn rights_come_from_bindings_of_users_groups_and_accounts() {
-        let node = Subject::node("n");
+        let node = Requester::node("n");
         let group = api(&json!({"kind": "Group", "name": EDGE_NODES}));
         assert!(allowed(&group, &node, LIST));
         for wish in [
@@ -169,8 +169,8 @@ mod tests {
             assert!(!allowed(&group, &node, wish), "{wish:?}");
         }
         let account = api(&json!({"kind": "ServiceAccount", "namespace": "d", "name": "a"}));
-        assert!(allowed(&account, &Subject::account("system:serviceaccount:d:a"), LIST));
-        assert!(!allowed(&account, &Subject::account("system:serviceaccount:e:a"), LIST));
+        assert!(allowed(&account, &Requester::account("system:serviceaccount:d:a"), LIST));
+        assert!(!allowed(&account, &Requester::account("system:serviceaccount:e:a"), LIST));
         assert!(!allowed(&api(&json!({"kind": "User", "name": "*"})), &node, LIST), "a name is no pattern");
     }
 
@@ -179,7 +179,7 @@ mod tests {
         let mut api = api(&json!({"kind": "User", "name": "system:node:n"}));
         let granted = api.now();
         api.delete("clusterrolebindings.rbac.authorization.k8s.io//b");
-        let node = Subject::node("n");
+        let node = Requester::node("n");
         assert!(allowed_sometime(&api.history, &node, LIST, granted));
         assert!(!allowed(&api, &node, LIST));
     }

@@ -12,10 +12,10 @@ mod reports;
 mod rights;
 mod stopped;
 
-use super::Judge;
+use super::RuleJudge;
 
 /// All rules, each with an empty memory.
-pub(super) fn all() -> Vec<Box<dyn Judge>> {
+pub(super) fn all() -> Vec<Box<dyn RuleJudge>> {
     vec![
         Box::<forward::Forward>::default(),
         Box::<acknowledged::Acknowledged>::default(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::content;
 use super::history::History;
-use super::{Context, Judge, OracleLimits, Violation};
+use super::{OracleContext, OracleLimits, RuleJudge, Violation};
 use crate::observation::{
     ApiWrite, ContentDigest, HistoryPosition, Millis, Observation, Seen, SeenChange, SeenDelivery, SeenFrame,
     SeenVersion,
@@ -91,13 +91,13 @@ impl Api {
 /// One rule over observations. Everything that an [`Api`] wrote is told as soon as it is told anything.
 pub(super) struct Bench<J> {
     pub(super) api: Api,
-    context: Context,
+    context: OracleContext,
     judge: J,
     told: usize,
     pub(super) now: Millis,
 }
 
-impl<J: Judge + Default> Bench<J> {
+impl<J: RuleJudge + Default> Bench<J> {
     /// Without delays: what a replica knows is what it acts on.
     pub(super) fn new() -> Self {
         let limits = OracleLimits {
@@ -110,7 +110,7 @@ impl<J: Judge + Default> Bench<J> {
             ..OracleLimits::default()
         };
         let nodes = vec!["n".to_owned()];
-        let context = Context::new(nodes, limits);
+        let context = OracleContext::new(nodes, limits);
         let mut bench = Self { api: Api::default(), context, judge: J::default(), told: 0, now: 1000 };
         bench.see(Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
         bench

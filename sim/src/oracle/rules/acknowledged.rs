@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::observation::{Millis, ObjectId, Observation, Seen, SeenChange, SeenFrame, SeenRow};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "acknowledged";
 
@@ -23,8 +23,8 @@ struct Told {
     later: Vec<SeenChange>,
 }
 
-impl Judge for Acknowledged {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Acknowledged {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
             Seen::Sent { connection, up, frame, .. } => {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::observation::{FaultScope, Millis, Observation, Seen, SeenFrame};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "budgets";
 
@@ -19,8 +19,8 @@ pub(super) struct Budgets {
 
 const MINUTE: Millis = 60_000;
 
-impl Judge for Budgets {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Budgets {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         let mut report = |node: &str, seen: String, expected: String| {
             let (at, node) = (observation.at, node.to_owned());
             found.push(Violation { rule: RULE, at, node, object: None, seen, expected });

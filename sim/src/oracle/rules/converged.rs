@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::missing::selects;
 use crate::observation::{Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion, Selection};
 use crate::oracle::needs::{exceeds_share, needs};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "converged";
 
@@ -24,8 +24,8 @@ pub(super) struct Converged {
     is_judged: bool,
 }
 
-impl Judge for Converged {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Converged {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::Shown { node, reader, object, version } => {
                 let shown = self.shown.entry((node.clone(), reader.clone())).or_default();
@@ -54,7 +54,7 @@ impl Judge for Converged {
 }
 
 impl Converged {
-    fn judge(&self, context: &Context, node: &str, at: Millis, found: &mut Vec<Violation>) {
+    fn judge(&self, context: &OracleContext, node: &str, at: Millis, found: &mut Vec<Violation>) {
         let history = &context.history;
         let may_lack = exceeds_share(history, node, history.now(), context.limits.share);
         self.compare(context, (node, PUSHED), needs(history, node).into_iter(), may_lack, at, found);
@@ -72,7 +72,7 @@ impl Converged {
     /// Compares what a reader sees with the objects that it should see, if they exist.
     fn compare(
         &self,
-        context: &Context,
+        context: &OracleContext,
         (node, reader): (&str, &str),
         wanted: impl Iterator<Item = ObjectId>,
         may_lack: bool,

@@ -11,7 +11,7 @@ use crate::observation::{
     FaultScope, HistoryPosition, Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion,
 };
 use crate::oracle::needs::{exceeds_share, needed_since, needs};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "late";
 
@@ -43,8 +43,8 @@ impl Excuse {
     }
 }
 
-impl Judge for Late {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Late {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::Shown { node, reader, object, version } if reader == PUSHED => {
@@ -99,7 +99,7 @@ impl Late {
         }
     }
 
-    fn judge(&self, context: &Context, node: &str, at: Millis) -> Vec<Violation> {
+    fn judge(&self, context: &OracleContext, node: &str, at: Millis) -> Vec<Violation> {
         let history = &context.history;
         let since = history.at(at - context.limits.late);
         if exceeds_share(history, node, since, context.limits.share) {
@@ -122,7 +122,7 @@ impl Late {
     /// What the node shows of an object that it should have had for long, and what it should show.
     fn lateness(
         &self,
-        context: &Context,
+        context: &OracleContext,
         node: &str,
         id: &ObjectId,
         since: HistoryPosition,

@@ -12,7 +12,7 @@ use crate::observation::{
 };
 use crate::oracle::history::{History, PastObject};
 use crate::oracle::needs::{exceeds_share, needed_since};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "missing";
 
@@ -26,8 +26,8 @@ pub(super) struct Missing {
     empty: BTreeSet<String>,
 }
 
-impl Judge for Missing {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Missing {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::Following { node, reader, selection } => {
@@ -93,7 +93,7 @@ fn violation(at: u64, node: &str, object: &ObjectId, seen: String) -> Violation 
 
 /// How a delivery wrongly takes an object away.
 fn taken(
-    context: &Context,
+    context: &OracleContext,
     node: &str,
     delivery: &SeenDelivery,
     basis: &dyn Fn(&str) -> HistoryPosition,
@@ -108,7 +108,12 @@ fn taken(
 }
 
 /// Whether the object existed and was needed by the node in everything that the remover may have seen.
-fn must_stay(context: &Context, node: &str, id: &ObjectId, basis: &dyn Fn(&str) -> HistoryPosition) -> bool {
+fn must_stay(
+    context: &OracleContext,
+    node: &str,
+    id: &ObjectId,
+    basis: &dyn Fn(&str) -> HistoryPosition,
+) -> bool {
     let history = &context.history;
     let existed = history.existed_since(id, basis(&id.resource));
     let pods = basis("pods");

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::observation::{Observation, Seen, SeenFrame};
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "quiet";
 
@@ -15,8 +15,8 @@ pub(super) struct Quiet {
     heartbeats: BTreeSet<(u64, u64)>,
 }
 
-impl Judge for Quiet {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Quiet {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::Sent { connection: number, frame, .. } => {

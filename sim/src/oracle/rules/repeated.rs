@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observation::{ObjectId, Observation, Seen, SeenChange, SeenDelivery, SeenFrame, SeenVersion};
 use crate::oracle::connections::UnderWay;
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "repeated";
 
@@ -14,16 +14,16 @@ const RULE: &str = "repeated";
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
     /// What each node holds in the pushed set.
-    pushed: BTreeMap<String, Held>,
+    pushed: BTreeMap<String, HeldObjects>,
     /// What is held in subscriptions, whose numbers belong to their connection.
-    followed: BTreeMap<(u64, u32), Held>,
+    followed: BTreeMap<(u64, u32), HeldObjects>,
     inventories: BTreeMap<u64, BTreeSet<ObjectId>>,
 }
 
-type Held = BTreeMap<ObjectId, (SeenVersion, Vec<ObjectId>)>;
+type HeldObjects = BTreeMap<ObjectId, (SeenVersion, Vec<ObjectId>)>;
 
-impl Judge for Repeated {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Repeated {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::DiskReplaced { node } => {
                 self.pushed.remove(node);
@@ -58,7 +58,7 @@ impl Judge for Repeated {
     }
 }
 
-fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
+fn repetition(held: &HeldObjects, delivery: &SeenDelivery) -> Option<String> {
     let (version, dependencies) = held.get(&delivery.object)?;
     match &delivery.change {
         SeenChange::Upsert(sent)
@@ -79,7 +79,7 @@ fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
 }
 
 impl Repeated {
-    fn held(&mut self, connection: u64, node: &str, delivery: &SeenDelivery) -> &mut Held {
+    fn held(&mut self, connection: u64, node: &str, delivery: &SeenDelivery) -> &mut HeldObjects {
         match delivery.subscription {
             0 => self.pushed.entry(node.to_owned()).or_default(),
             number => self.followed.entry((connection, number)).or_default(),

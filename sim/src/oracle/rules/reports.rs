@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::observation::{ApiWrite, Millis, ObjectId, Observation, Seen};
 use crate::oracle::content::marker;
-use crate::oracle::{Context, Judge, Violation};
+use crate::oracle::{OracleContext, RuleJudge, Violation};
 
 const RULE: &str = "reports";
 
@@ -23,25 +23,25 @@ pub(super) struct Reports {
 #[derive(Debug, Default)]
 struct Reported {
     /// Markers in the order in which the node accepted them, with the incarnation that they are about.
-    accepted: Vec<Accepted>,
+    accepted: Vec<AcceptedReport>,
     /// Index of the newest that has arrived.
     arrived: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Accepted {
+struct AcceptedReport {
     at: Millis,
     uid: String,
     marker: String,
 }
 
-impl Judge for Reports {
-    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
+impl RuleJudge for Reports {
+    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::ReportAccepted { node, object, uid, marker } => {
                 let reported = self.objects.entry((node.clone(), object.clone())).or_default();
-                reported.accepted.push(Accepted { at, uid: uid.clone(), marker: marker.clone() });
+                reported.accepted.push(AcceptedReport { at, uid: uid.clone(), marker: marker.clone() });
             }
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
             Seen::Restored { .. } => self.objects.clear(),
@@ -77,7 +77,7 @@ impl Reports {
         reported.arrived = reported.arrived.max(Some(index));
     }
 
-    fn check_arrival(&self, context: &Context, at: Millis, found: &mut Vec<Violation>) {
+    fn check_arrival(&self, context: &OracleContext, at: Millis, found: &mut Vec<Violation>) {
         let honest = self
             .objects
             .iter()
