@@ -201,20 +201,4 @@ mod tests {
         assert!(ask("create", "serviceaccounts", "token"), "the cloud decides");
         assert!(!ask("get", "pods", "log") && !ask("get", "pods", "exec") && !ask("post", "", ""));
     }
-
-    #[test]
-    fn only_callers_who_are_somebody_else_are_passed_on_with_their_token() {
-        let about = |identity| Attributes { identity, ..Attributes::default() };
-        let account = about(Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]));
-        assert_eq!(caller_token(&account, Some("Bearer t")), Some("t"));
-        assert_eq!(caller_token(&account, None), Some(""), "never as the node");
-        let operator = about(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
-        assert_eq!(caller_token(&operator, Some("Bearer t")), None);
-        assert_eq!(caller_token(&about(Identity::anonymous()), Some("Bearer t")), None);
-        for (value, token) in
-            [("Bearer  x", Some("x")), ("bearer x", Some("x")), ("Basic x", None), ("Bearer ", None)]
-        {
-            assert_eq!(bearer(value), token, "{value}");
-        }
-    }
 }
