@@ -3,14 +3,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use tombolo_apicore::store::{Revision, Stored};
-use tombolo_proto::ids::Uid;
+use tombolo_apicore::store::Stored;
 use tombolo_proto::object::ObjectKey;
 
 use super::error::ReadError;
-use super::outbox::{Report, ReportKind, Waiting};
-use super::{Store, WriteError, writer};
+use super::outbox::{ReportKind, Waiting};
+use super::{Accepted, OfflineWrite, Store, WriteError, writer};
 
 impl Store {
     /// Accepts a write of this node and its report, in one transaction.

@@ -1,9 +1,13 @@
 //! Writes that this node accepts itself.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use redb::ReadableTable;
-use tombolo_proto::ids::CloudRevision;
+use tombolo_apicore::store::{Revision, Stored};
+use tombolo_proto::ids::{CloudRevision, Uid};
 use tombolo_proto::limits;
-use tombolo_proto::object::{ContentHash, ObjectVersion};
+use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::{WriteError, storage};
 use super::super::keys;
