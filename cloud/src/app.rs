@@ -15,7 +15,7 @@ use tombolo_link::{BindError, Clock, server};
 use tombolo_proto::Epoch;
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_runtime::admin::{AdminHandle, AdminState};
-use tombolo_runtime::door::Door;
+use tombolo_runtime::connection_limiter::ConnectionLimiter;
 use tombolo_runtime::listen::{self, ListenError};
 use tombolo_runtime::{
     Backoff, BackoffConfig, Budget, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin,
@@ -89,7 +89,7 @@ impl App {
         options.token_refresh = config.token_refresh;
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
-        options.door_limits = config.budgets.door_limits;
+        options.connection_limits = config.budgets.connection_limits;
         let mut patience = Patience::default();
         let prepared = || Bootstrap::prepare(kube.client().clone(), options.clone());
         let bootstrap = patience.wait_for(prepared).await?;
@@ -105,7 +105,7 @@ impl App {
             websocket: listener(config.listen.websocket, "websocket"),
             quic: listener(config.listen.quic, "quic"),
             kubeedge: true,
-            limits: Limits { door_limits: config.budgets.door_limits, ..Limits::default() },
+            limits: Limits { connection_limits: config.budgets.connection_limits, ..Limits::default() },
         };
         let server = server::bind(&server, bootstrap.server_tls()).await?;
         let join = listen::tcp("listen.join", config.listen.join).await?;
@@ -113,15 +113,13 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let testimony = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
+        let attestations = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.progress());
+        let upstream = |upstream: Upstream| upstream.with_identities(bootstrap.identities());
         let (hub, inputs, mut registry) =
-            hub(&config, &kube, &bootstrap, (epoch.epoch(), testimony), &tasks, recorder);
+            hub(&config, &kube, upstream, (epoch.epoch(), attestations), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
-        let guards = Guards {
-            lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
-            permission: readiness.wait_for("permission to impersonate nodes"),
-        };
+        let guards = Guards::new(&readiness);
         let sockets = Sockets { server, join, join_addr, admin };
         let watched = Watched { registry, grids, readiness, guards };
         Ok(Bound { config, kube, bootstrap, epoch, sockets, tasks, hub, inputs, watched })
@@ -157,9 +155,18 @@ struct Watched {
 }
 
 /// Conditions that keep the process unready.
-struct Guards {
+pub(crate) struct Guards {
     lists: ReadyGuard,
     permission: ReadyGuard,
+}
+
+impl Guards {
+    pub(crate) fn new(readiness: &Readiness) -> Self {
+        Self {
+            lists: readiness.wait_for("first lists of nodes, pods, configmaps and secrets"),
+            permission: readiness.wait_for("permission to impersonate nodes"),
+        }
+    }
 }
 
 fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
@@ -167,11 +174,11 @@ fn record(folder: &Path, tasks: &Tasks) -> Result<Arc<Recorder>, AppError> {
     recorder.map_err(|source| AppError::Record { folder: folder.to_owned(), source })
 }
 
-fn hub(
+pub(crate) fn hub(
     config: &Config,
     kube: &Kube,
-    bootstrap: &Bootstrap,
-    (epoch, testimony): (Epoch, Attestations),
+    upstream: impl FnOnce(Upstream) -> Upstream,
+    (epoch, attestations): (Epoch, Attestations),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
@@ -183,9 +190,7 @@ fn hub(
     let session_bytes = Budget::new(config.budgets.session_bytes);
     let hub = Hub {
         registry: Arc::new(Registry::new(config.node_limit).with_memory(&session_bytes)),
-        upstream: Upstream::new(kube.clone(), Arc::clone(&down))
-            .with_settings(&config.upstream)
-            .with_identities(bootstrap.identities()),
+        upstream: upstream(Upstream::new(kube.clone(), Arc::clone(&down)).with_settings(&config.upstream)),
         ledgers: Ledgers::new(
             Arc::new(ClusterLedgers::new(kube.clone(), &config.namespace)),
             &uuid::Uuid::new_v4().to_string(),
@@ -198,7 +203,7 @@ fn hub(
         metrics,
         kubeedge: config.kubeedge,
         epoch: ArcSwap::from_pointee(epoch),
-        testimony,
+        attestations,
         clock: Clock::start(),
         tasks: tasks.clone(),
         recorder,
@@ -262,33 +267,17 @@ impl Bound {
         let Sockets { server, join, admin, .. } = sockets;
         let state = AdminState { registry: Arc::new(registry), readiness, drain: drain.clone() };
         let admin = admin.map(|admin| admin.start(state)).transpose().map_err(AppError::Admin)?;
-        if config.upstream.enabled {
-            let index = Index::new(Arc::clone(&hub.down)).with_memory(config.budgets.index_bytes);
-            let outlet = Arc::clone(&hub.registry);
-            tasks.spawn(
-                "edgecontroller",
-                DownstreamController::new(index, kube.clone(), outlet, guards.lists).run(inputs),
-            );
-        } else {
-            tracing::warn!(
-                "the edge controller is disabled: no objects are sent to edges, and their reports are refused"
-            );
-            drop(guards.lists);
-            tasks.spawn("session inputs", discard(inputs));
-        }
-        tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
-        let plan = config.upstream.enabled.then_some(config.watch_events);
-        tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(&hub), plan, drain.clone()));
+        control_edges(&hub, inputs, &kube, &config, guards);
+        follow_cluster(&hub, epoch, &kube, &config, &drain);
         let released = control_grids(&tasks, &kube, &config, grids, &drain);
         let identities = bootstrap.identities();
         watch_identities(&tasks, &identities, &kube, &config, &hub);
         tasks.spawn("certificate authority", bootstrap.authority_stays());
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         let incoming = server.start(&tasks, &drain);
-        let others = admin.iter().map(AdminHandle::door).chain([bootstrap.door()]).collect();
-        let doors = Doors { hub: incoming.stats(), others };
-        tasks.spawn("housekeeping", keep_house(Arc::clone(&hub)));
-        tasks.spawn("strangers", doors.count(hub.metrics.clone()));
+        let others = admin.iter().map(AdminHandle::limiter).chain([bootstrap.limiter()]).collect();
+        let connections = ConnectionCounts { hub: incoming.stats(), others };
+        tasks.spawn("strangers", connections.count(hub.metrics.clone()));
         tasks.spawn("accept", accept(incoming, Arc::clone(&hub), Gate::new(identities)));
         let failure = tokio::select! {
             () = drain.started() => None,
@@ -309,8 +298,46 @@ impl Bound {
     }
 }
 
+/// Starts what decides which objects nodes get, and in whose name their requests are made.
+pub(crate) fn control_edges(
+    hub: &Arc<Hub>,
+    inputs: mpsc::Receiver<Input>,
+    kube: &Kube,
+    config: &Config,
+    guards: Guards,
+) {
+    if config.upstream.enabled {
+        let index = Index::new(Arc::clone(&hub.down)).with_memory(config.budgets.index_bytes);
+        let outlet = Arc::clone(&hub.registry);
+        hub.tasks.spawn(
+            "edgecontroller",
+            DownstreamController::new(index, kube.clone(), outlet, guards.lists).run(inputs),
+        );
+    } else {
+        tracing::warn!(
+            "the edge controller is disabled: no objects are sent to edges, and their reports are refused"
+        );
+        drop(guards.lists);
+        hub.tasks.spawn("session inputs", discard(inputs));
+    }
+    hub.tasks.spawn("impersonation probe", probe(kube.clone(), guards.permission));
+}
+
+/// Starts the watches of the cluster and of its history, and the housekeeping.
+pub(crate) fn follow_cluster(
+    hub: &Arc<Hub>,
+    epoch: EpochKeeper,
+    kube: &Kube,
+    config: &Config,
+    drain: &Drain,
+) {
+    let events = config.upstream.enabled.then_some(config.watch_events);
+    hub.tasks.spawn("epoch", keep_epoch(kube.clone(), epoch, Arc::clone(hub), events, drain.clone()));
+    hub.tasks.spawn("housekeeping", keep_house(Arc::clone(hub)));
+}
+
 /// Starts the grid controllers. The returned future completes when another cloudcore may run them.
-fn control_grids(
+pub(crate) fn control_grids(
     tasks: &Tasks,
     kube: &Kube,
     config: &Config,
@@ -399,11 +426,11 @@ async fn keep_epoch(
         None => watches::Watches::default(),
     };
     let mut running = start();
-    while drain.until_started(look_due(&hub.testimony)).await.is_some() {
-        let asked = hub.testimony.take();
+    while drain.until_started(look_due(&hub.attestations)).await.is_some() {
+        let asked = hub.attestations.take();
         match keeper.check(&hub.down, asked.claim).await {
             Ok(false) => {
-                hub.testimony.publish(keeper.reach());
+                hub.attestations.publish(keeper.progress());
                 asked.answer(ClaimOutcome::Holds);
             }
             Ok(true) => {
@@ -415,17 +442,17 @@ async fn keep_epoch(
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot check the epoch; trying again");
-                hub.testimony.put_back(asked);
+                hub.attestations.put_back(asked);
             }
         }
     }
 }
 
 /// Completes after [`CHECK_INTERVAL`], or at once when an edge attests more than this replica has read.
-async fn look_due(testimony: &Attestations) {
+async fn look_due(attestations: &Attestations) {
     tokio::select! {
         () = tokio::time::sleep(CHECK_INTERVAL) => {}
-        () = testimony.wanted() => {}
+        () = attestations.wanted() => {}
     }
 }
 
@@ -441,33 +468,35 @@ async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", RESTORE_SPREAD);
     // Last: otherwise a session of the old epoch could be admitted because its edge's attestation is already known.
-    hub.testimony.publish(keeper.reach());
+    hub.attestations.publish(keeper.progress());
 }
 
 /// Period over which nodes reconnect after a restore.
 const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 
 /// Counts unauthenticated connections at the listeners.
-struct Doors {
+struct ConnectionCounts {
     hub: Arc<server::ServerStats>,
     /// The join endpoints, and the admin endpoints if enabled.
-    others: Vec<Door>,
+    others: Vec<ConnectionLimiter>,
 }
 
 /// Interval between two updates of these metrics.
-const DOORS_INTERVAL: Duration = Duration::from_secs(1);
+const CONNECTIONS_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Doors {
+impl ConnectionCounts {
     /// Exports how many unauthenticated connections are open and how many were refused. Never returns.
     async fn count(self, metrics: Metrics) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let refused = |kind| metrics.strangers_refused.get_or_create(&Label { kind }).clone();
         let counters = [refused("silent"), refused("crowded"), refused("timed_out"), refused("failed")];
         loop {
-            let now: usize = self.others.iter().map(|door| door.waiting() + door.working()).sum();
+            let now: usize = self.others.iter().map(|limiter| limiter.waiting() + limiter.working()).sum();
             metrics.strangers.set(gauge(self.hub.strangers() + now));
-            let (evicted, crowded) =
-                (self.others.iter().map(Door::evicted), self.others.iter().map(Door::refused));
+            let (evicted, crowded) = (
+                self.others.iter().map(ConnectionLimiter::evicted),
+                self.others.iter().map(ConnectionLimiter::refused),
+            );
             let counts = [
                 self.hub.silent() + evicted.sum::<u64>(),
                 self.hub.crowded() + crowded.sum::<u64>(),
@@ -477,7 +506,7 @@ impl Doors {
             for (counter, count) in counters.iter().zip(counts) {
                 counter.inc_by(count.saturating_sub(counter.get()));
             }
-            tokio::time::sleep(DOORS_INTERVAL).await;
+            tokio::time::sleep(CONNECTIONS_INTERVAL).await;
         }
     }
 }

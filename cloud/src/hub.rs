@@ -69,7 +69,7 @@ pub struct Hub {
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
     /// What edges attest of the cloud's history.
-    pub(crate) testimony: Attestations,
+    pub(crate) attestations: Attestations,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) recorder: Option<Arc<Recorder>>,

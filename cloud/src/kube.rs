@@ -96,6 +96,13 @@ impl Kube {
         Ok(Self { bare: Some(bare), ..Self::from(own) })
     }
 
+    /// Clients for a simulated API server: cloudcore's own, and one without credentials.
+    #[cfg(feature = "simulation")]
+    #[must_use]
+    pub fn simulated(own: Client, bare: Client) -> Self {
+        Self { bare: Some(bare), ..Self::from(own) }
+    }
+
     /// cloudcore's own client.
     #[must_use]
     pub fn client(&self) -> &Client {
@@ -236,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn segments_cannot_leave_their_place() {
+    fn segments_cannot_escape_their_path() {
         for good in ["kube-root-ca.crt", "a", "web-0.x", "system:x"] {
             assert!(is_path_segment(good), "{good}");
         }

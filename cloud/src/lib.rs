@@ -20,6 +20,8 @@ pub mod kube;
 pub mod metrics;
 pub mod objectsync;
 pub mod record;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod startup_retry;
 pub mod status;
 mod turns;

@@ -30,12 +30,12 @@ pub(crate) use client_parts::ClientParts;
 #[cfg(test)]
 pub(crate) use clients::STRANGERS_MAX;
 pub(crate) use clients::{Caller, RequestSlots, SharedHub};
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
-#[cfg(test)]
+#[cfg(any(test, feature = "simulation"))]
 pub(crate) use failure::SessionFailure;
-pub(crate) use kinds::{KindsTeller, KnownKinds};
+pub(crate) use kinds::{KindsPublisher, KnownKinds};
 
 /// Maximum number of requests queued for the session's owner.
 const COMMANDS_MAX: usize = limits::REQUESTS_MAX;

@@ -58,6 +58,13 @@ impl Clone for Identity {
 }
 
 impl Identity {
+    /// An identity without key and certificate, for simulations: their connections have no TLS.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn none() -> Self {
+        let nothing = || CertificateDer::from(Vec::new());
+        Self { certificate: nothing(), ca: nothing(), key: PrivatePkcs8KeyDer::from(Vec::new()) }
+    }
+
     /// The client certificate and key for TLS connections to the cloud.
     #[must_use]
     pub fn tls(&self) -> tls::Identity {

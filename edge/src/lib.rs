@@ -22,6 +22,8 @@ mod metrics;
 mod own_pods;
 mod paths;
 mod shares;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 mod status;
 pub mod store;
 mod subscriptions;

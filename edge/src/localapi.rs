@@ -26,7 +26,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
-use crate::hub::{KindsTeller, SharedHub};
+use crate::hub::{KindsPublisher, SharedHub};
 use crate::identity::{IdentityError, WallClock};
 use crate::kubelet::Kubelet;
 use crate::store::Store;
@@ -151,7 +151,7 @@ pub(crate) struct LocalApiParts {
     /// Address at which pods reach the node.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
     /// Receives the kinds of the cluster from discovery.
-    pub(crate) kinds: KindsTeller,
+    pub(crate) kinds: KindsPublisher,
 }
 
 impl LocalApi {
@@ -201,15 +201,9 @@ impl LocalApi {
         let names = SubjectAltNames::new(&self.domain, bound);
         let operator = self.credentials.token().to_owned();
         let certificate = ServingCertificate::new(self.credentials, names, parts.address.clone(), &services)?;
-        let (store, hub, clock) = (parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
-        let documents = Documents { store, hub, clock };
-        let keys = Keys::load(documents.clone());
         let tls = certificate.config()?;
-        let served = Served::new(parts, documents, Arc::clone(&keys), stop);
+        let served = Served::spawn(tasks, parts, stop);
         spawn_until(tasks, "local-certificate", stop, certificate.follow(Arc::new(services)));
-        spawn_until(tasks, "issuer-keys", stop, keys.keep());
-        spawn_until(tasks, "discovery", stop, Arc::clone(&served.discovery).keep());
-        tasks.spawn("decisions", Arc::clone(&served.decisions).write(stop.clone()));
         let serving = |tls| Serving { tls, stop: stop.clone(), grace: GRACE };
         let api = served.with_tokens(Some(&operator));
         tasks.spawn("local-api", serve(self.https, api, serving(Some(Arc::clone(&tls)))));
@@ -222,6 +216,18 @@ impl LocalApi {
         }
         Ok(())
     }
+}
+
+/// The local API without listeners, for a simulation: callers hand in requests, with the operator's token or that of a
+/// service account.
+#[cfg(feature = "simulation")]
+pub(crate) fn without_listeners(
+    tasks: &Tasks,
+    parts: LocalApiParts,
+    operator: &str,
+    stop: &CancellationToken,
+) -> ApiServer {
+    Served::spawn(tasks, parts, stop).with_tokens(Some(operator))
 }
 
 /// The API behind all listeners.
@@ -239,6 +245,18 @@ struct Served {
 }
 
 impl Served {
+    /// Starts what the API needs to answer.
+    fn spawn(tasks: &Tasks, parts: LocalApiParts, stop: &CancellationToken) -> Self {
+        let (store, hub, clock) = (parts.store.clone(), parts.writer.hub.clone(), parts.clock.clone());
+        let documents = Documents { store, hub, clock };
+        let keys = Keys::load(documents.clone());
+        let served = Self::new(parts, documents, Arc::clone(&keys), stop);
+        spawn_until(tasks, "issuer-keys", stop, keys.keep());
+        spawn_until(tasks, "discovery", stop, Arc::clone(&served.discovery).keep());
+        tasks.spawn("decisions", Arc::clone(&served.decisions).write(stop.clone()));
+        served
+    }
+
     fn new(parts: LocalApiParts, documents: Documents, keys: Arc<Keys>, stop: &CancellationToken) -> Self {
         let LocalApiParts { store, subscriptions, writer, clock, kinds, .. } = parts;
         let (node, hub) = (writer.node.clone(), writer.hub.clone());
@@ -326,7 +344,7 @@ async fn optional(
 
 /// Passes writes of local clients on to the cloud, as this node or as the caller.
 pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
-    Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
+    Arc::new(write::CloudWrites::new(store.clone(), writer.clone()))
 }
 
 /// Parts that writes of local clients need: the connection, and the detector of kubelets.

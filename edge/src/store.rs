@@ -195,6 +195,15 @@ impl Store {
         open::patiently(|| Self::open(folder), std::thread::sleep)
     }
 
+    /// As [`Store::open`], on a disk of a simulation.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    #[cfg(feature = "simulation")]
+    pub fn open_simulated(medium: Box<dyn Medium>, sealer: Sealer) -> Result<Opened, OpenError> {
+        open::on_medium(medium, sealer, LogBounds::default(), open::first_revision(), None)
+    }
+
     /// Makes the store fail.
     #[cfg(test)]
     pub(crate) fn fail(&self, why: &str) {

@@ -200,7 +200,7 @@ mod tests {
     use super::{ObjectMetadata, has, member};
 
     #[test]
-    fn one_member_and_one_text_are_found_without_the_others() {
+    fn member_and_text_are_found_without_parsing_the_rest() {
         let text = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let object = text(r#"{"a":"x","b":{"c":[1]},"\u0064":"y","n":null,"a":"z"}"#);
         let found = |name: &str| member::<String>(&object, name);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_takes_nulls_for_nothing_and_refuses_what_is_no_object() {
+    fn metadata_treats_null_as_absent_and_refuses_non_objects() {
         let read = |text: &str| ObjectMetadata::of(text.as_bytes());
         let metadata =
             read(r#"{"metadata":{"name":"a","labels":null,"annotations":{"k":"v"},"uid":"u"}}"#).unwrap();

@@ -1,21 +1,28 @@
-//! Links in memory, with optional delay, back pressure and loss of connection.
+//! Links in memory, with optional delay, back pressure, silence and loss of connection.
 //!
 //! The same packages are transferred as on a wire. Time is tokio's: under paused time a run is deterministic.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
+use tokio::io::DuplexStream;
 use tokio::time::{Instant, Sleep};
+use tokio_tungstenite::tungstenite::protocol::Role;
+use tokio_util::either::Either;
 use tombolo_proto::limits::FRAGMENT_LEN;
 use tombolo_proto::package::Package;
 use tombolo_proto::{Lane, NodeId};
 
 use crate::conn::{Link, PeerInfo, Transport, Wire};
+use crate::document::DocumentLink;
 use crate::error::LinkError;
+use crate::meter::Metered;
 use crate::queue::SendQueue;
 
 /// Bytes that each lane holds in each direction before the writer has to wait.
@@ -46,6 +53,17 @@ impl Way {
     }
 }
 
+/// What an observer of a pair sees ([`Faults::observe`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Crossing {
+    /// A sender handed a package to the pair, with its header. It may be lost later.
+    Package(Way, Bytes),
+    /// The sender of this direction has closed its link or dropped it.
+    Finished(Way),
+    /// The connection is broken.
+    Cut,
+}
+
 /// Two connected links, the cloud's and the edge's, and a control to disturb them. The cloud's side knows its peer as
 /// `node`, as from a certificate.
 #[must_use]
@@ -53,10 +71,21 @@ pub fn pair(node: NodeId) -> (Link, Link, Faults) {
     let shared = Arc::new(Mutex::new(MemoryLinkState::default()));
     let link = |out, node| {
         let wire = MemoryWire { shared: Arc::clone(&shared), out, alarm: None };
-        let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-        Link::new(Box::new(wire), PeerInfo { remote, transport: Transport::Memory, node, certificate: None })
+        Link::new(Box::new(wire), peer(node))
     };
     (link(Way::Down, Some(node)), link(Way::Up, None), Faults { shared: Arc::clone(&shared) })
+}
+
+/// A link of dialect `kubeedge` over one end of a stream in memory, which has no upgrade. The cloud's side names the
+/// `node`, as from a certificate; the edge's side names none.
+pub async fn documents(stream: DuplexStream, node: Option<NodeId>) -> DocumentLink {
+    let role = if node.is_some() { Role::Server } else { Role::Client };
+    DocumentLink::upgraded(Metered::new(Either::Right(stream)), role, peer(node)).await
+}
+
+fn peer(node: Option<NodeId>) -> PeerInfo {
+    let remote = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    PeerInfo { remote, transport: Transport::Memory, node, certificate: None }
 }
 
 /// Disturbs a pair. Clones disturb the same pair.
@@ -79,6 +108,19 @@ impl Faults {
     /// A held lane delivers nothing until it is released, as with a peer that does not read.
     pub fn hold(&self, way: Way, lane: Lane, held: bool) {
         self.change(way, lane, |queue| queue.held = held);
+    }
+
+    /// A silent direction delivers nothing until it is taken back, not even the end of the connection, as when no packet
+    /// gets through. What is written meanwhile waits.
+    pub fn silence(&self, way: Way, silent: bool) {
+        let mut state = lock(&self.shared);
+        state.ways[way.index()].silent = silent;
+        state.ways[way.index()].wake();
+    }
+
+    /// Tells a function of everything that crosses from now on. It must not use the pair.
+    pub fn observe(&self, observer: impl FnMut(Crossing) + Send + 'static) {
+        lock(&self.shared).observer = Observer(Some(Box::new(observer)));
     }
 
     /// Breaks the connection: both ends see it at once, and everything under way is lost.
@@ -107,17 +149,48 @@ fn lock(shared: &Mutex<MemoryLinkState>) -> MutexGuard<'_, MemoryLinkState> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+#[derive(Default)]
+struct Observer(Option<Box<dyn FnMut(Crossing) + Send>>);
+
+impl Observer {
+    fn tell(&mut self, crossing: Crossing) {
+        if let Some(observer) = &mut self.0 {
+            observer(crossing);
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
+}
+
 #[derive(Debug, Default)]
 struct MemoryLinkState {
     ways: [WayState; 2],
     cut: bool,
+    observer: Observer,
 }
 
 impl MemoryLinkState {
     fn cut(&mut self) {
-        self.cut = true;
+        if !self.cut {
+            self.cut = true;
+            self.observer.tell(Crossing::Cut);
+        }
         for way in &mut self.ways {
             way.wake();
+        }
+    }
+
+    /// One end writes nothing more.
+    fn finish(&mut self, way: Way) {
+        let state = &mut self.ways[way.index()];
+        state.wake();
+        if !state.finished {
+            state.finished = true;
+            self.observer.tell(Crossing::Finished(way));
         }
     }
 }
@@ -127,6 +200,7 @@ struct WayState {
     lanes: [LaneQueue; 3],
     /// The writing side closed or dropped its link.
     finished: bool,
+    silent: bool,
     packages_left: Option<usize>,
     reader: Option<Waker>,
     writer: Option<Waker>,
@@ -142,6 +216,9 @@ impl WayState {
     /// The package that may arrive now, or when the next one is due.
     fn arrival(&mut self, now: Instant) -> Result<Package, Option<Instant>> {
         let mut next = None;
+        if self.silent {
+            return Err(next);
+        }
         for queue in self.lanes.iter_mut().filter(|queue| !queue.held) {
             match queue.packages.front() {
                 Some((due, _)) if *due > now => next = Some(next.map_or(*due, |at: Instant| at.min(*due))),
@@ -157,8 +234,9 @@ impl WayState {
         Err(next)
     }
 
-    fn is_drained(&self) -> bool {
-        self.lanes.iter().all(|queue| queue.packages.is_empty())
+    /// Whether the reader has everything and may know that nothing more comes.
+    fn has_ended(&self) -> bool {
+        self.finished && !self.silent && self.lanes.iter().all(|queue| queue.packages.is_empty())
     }
 }
 
@@ -217,13 +295,16 @@ impl Wire for MemoryWire {
             return Poll::Ready(Err(LinkError::Cut));
         }
         let now = Instant::now();
-        let way = &mut state.ways[self.out.index()];
+        let MemoryLinkState { ways, observer, .. } = &mut *state;
+        let way = &mut ways[self.out.index()];
         let mut moved = false;
         for lane in Lane::ALL {
             let lane_queue = &mut way.lanes[lane.index()];
             while lane_queue.bytes < lane_queue.capacity {
                 let Some(package) = queue.pop_lane(lane, FRAGMENT_LEN) else { break };
-                lane_queue.push(Package::parse(&package?)?, now);
+                let package = package?;
+                lane_queue.push(Package::parse(&package)?, now);
+                observer.tell(Crossing::Package(self.out, package));
                 moved = true;
             }
         }
@@ -257,7 +338,7 @@ impl Wire for MemoryWire {
                 }
                 Poll::Ready(Ok(package))
             }
-            Err(None) if way.finished && way.is_drained() => Poll::Ready(Err(LinkError::ClosedByPeer)),
+            Err(None) if way.has_ended() => Poll::Ready(Err(LinkError::ClosedByPeer)),
             Err(due) => {
                 way.reader = Some(cx.waker().clone());
                 self.set_alarm(cx, due);
@@ -267,20 +348,49 @@ impl Wire for MemoryWire {
     }
 
     fn poll_close(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = lock(&self.shared);
-        let way = &mut state.ways[self.out.index()];
-        way.finished = true;
-        way.wake();
+        lock(&self.shared).finish(self.out);
         Poll::Ready(())
     }
 }
 
 impl Drop for MemoryWire {
     fn drop(&mut self) {
-        let mut state = lock(&self.shared);
-        for way in &mut state.ways {
-            way.finished = true;
-            way.wake();
+        lock(&self.shared).finish(self.out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tombolo_proto::message::{
+        Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source,
+    };
+    use tombolo_proto::session::kubeedge::Outgoing;
+
+    use super::*;
+    use crate::document::DocumentEvent;
+
+    #[tokio::test(start_paused = true)]
+    async fn documents_pass_through_memory_in_both_directions() {
+        let (cloud, edge) = tokio::io::duplex(64);
+        let mut cloud = documents(cloud, NodeId::parse("edge-1").ok()).await;
+        let mut edge = documents(edge, None).await;
+        assert_eq!(cloud.peer().node.as_ref().map(NodeId::as_str), Some("edge-1"));
+        let id = MessageId::parse("m").unwrap();
+        let (source, path) = (Source::EdgeController, ResourcePath::CaCertificate);
+        let route = Route::new(source, Group::Resource, Operation::Query, path);
+        let document = Outgoing::message(1, &Message::new(id, 1, route, Content::text(&"x".repeat(9000))));
+        let sent = document.to_bytes();
+        cloud.send(document.clone()).unwrap();
+        edge.send(document).unwrap();
+        let (mut down, mut up) = (None, None);
+        while down.is_none() || up.is_none() {
+            tokio::select! {
+                event = cloud.next() => if let DocumentEvent::Document(document) = event { up = Some(document) },
+                event = edge.next() => if let DocumentEvent::Document(document) = event { down = Some(document) },
+            }
         }
+        assert_eq!((down, up), (Some(sent.clone()), Some(sent)));
+        drop(cloud);
+        assert!(matches!(edge.next().await, DocumentEvent::Closed(_)));
     }
 }

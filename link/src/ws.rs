@@ -4,13 +4,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use futures::{Sink, Stream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{CapacityError, ProtocolError};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_util::either::Either;
 use tombolo_proto::limits::{EDGE_FRAME_LEN_MAX, FRAGMENT_LEN, FRAME_LEN_MAX};
 use tombolo_proto::package::{HEADER_LEN, Package, PackageError};
 
@@ -35,8 +36,13 @@ const WRITE_BUFFER: usize = 1024;
 /// Most ciphertext that rustls may hold for a full socket.
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 
-/// A TLS connection of either side that counts the bytes it reads.
-pub(crate) type Tls = Metered<TlsStream<TcpStream>>;
+/// A connection of either side that counts the bytes it reads: over TLS, or in memory for a simulation.
+pub(crate) type Channel = Metered<Either<TlsStream<TcpStream>, DuplexStream>>;
+
+/// Counts the bytes of a TLS connection.
+pub(crate) fn over_tls(stream: TlsStream<TcpStream>) -> Channel {
+    Metered::new(Either::Left(stream))
+}
 
 /// The buffers of every connection.
 pub(crate) fn buffer_config() -> WebSocketConfig {
@@ -61,7 +67,7 @@ pub(crate) fn text_config(role: Role) -> WebSocketConfig {
 
 /// A WebSocket as a link's transport.
 pub(crate) struct WsWire {
-    stream: WebSocketStream<Tls>,
+    stream: WebSocketStream<Channel>,
     /// Something was written since the last complete flush.
     dirty: bool,
     closing: Closing,
@@ -80,7 +86,7 @@ pub(crate) enum Closing {
 }
 
 impl WsWire {
-    pub(crate) fn new(stream: WebSocketStream<Tls>) -> Self {
+    pub(crate) fn new(stream: WebSocketStream<Channel>) -> Self {
         Self { stream, dirty: false, closing: Closing::CloseFrame }
     }
 }
@@ -128,7 +134,7 @@ impl Wire for WsWire {
 
 /// Ends a connection in good order, starting with the phase in `closing`.
 pub(crate) fn poll_end(
-    stream: &mut WebSocketStream<Tls>,
+    stream: &mut WebSocketStream<Channel>,
     closing: &mut Closing,
     cx: &mut Context<'_>,
 ) -> Poll<()> {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_a_frame() {
+    fn non_message_line_is_a_frame() {
         let text = "{\"node\":\"a\"}\n{\"conn\":1,\"dir\":\"up\",\"frame\":\"GET /\"}\n";
         let transcript = Transcript::parse(text).expect("a transcript");
         assert_eq!(transcript.lines[0].event, Event::Up(Frame::new("GET /".into())));

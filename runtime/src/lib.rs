@@ -6,10 +6,12 @@
 
 pub mod admin;
 pub mod backoff;
+pub mod blocking;
 pub mod budget;
-pub mod door;
+pub mod connection_limiter;
 pub mod drain;
 pub mod files;
+pub mod host;
 mod lines;
 pub mod listen;
 mod open_files;
@@ -24,6 +26,7 @@ pub mod time;
 pub use backoff::{Backoff, BackoffConfig, doubled};
 pub use budget::{Budget, Held, Share};
 pub use drain::{Drain, DrainBlocker, DrainOutcome, Trigger};
+pub use host::TaskHost;
 pub use lines::LineLimit;
 pub use open_files::raise_limit as raise_open_files;
 pub use ready::{Readiness, ReadyGuard};

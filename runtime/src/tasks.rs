@@ -20,6 +20,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::host;
+
 /// Name of a task, for logs and errors. A node's name may be part of it.
 pub type TaskName = Cow<'static, str>;
 
@@ -172,7 +174,7 @@ impl Tasks {
                 None => {}
             }
         };
-        self.shared.tracker.spawn(supervised).abort_handle()
+        host::spawn(self.shared.tracker.track_future(supervised))
     }
 }
 
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_surfaces_as_the_supervisors_error() {
+    async fn panic_is_reported_as_the_supervisors_error() {
         let tasks = Tasks::new();
         tasks.spawn("steady", async {});
         tasks.spawn("shaky", panicking("index 7 is missing"));
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_isolated_panic_ends_nothing_else() {
+    async fn isolated_panic_ends_only_its_own_task() {
         let tasks = Tasks::new();
         let lost = tasks.spawn_isolated("node a", panicking("boom"));
         while !lost.is_finished() {
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_aborted_task_leaves_the_books() {
+    async fn aborted_task_is_no_longer_counted() {
         let tasks = Tasks::new();
         let handle = tasks.spawn_isolated("old session", std::future::pending::<()>());
         handle.abort();

@@ -35,7 +35,6 @@ mod status;
 mod storage;
 mod strategic;
 mod tokens;
-mod user;
 mod validation;
 mod watching;
 mod writes;
@@ -44,11 +43,10 @@ pub use actor::ApiActor;
 pub use controllers::ModelControllers;
 pub use faults::{CallFault, FaultId, FaultRate, FaultScope, WatchFault};
 pub use kinds::KindKey;
-pub use rights::{RightsGrant, RightsTable};
+pub use rights::{ApiUser, AskedRight, RightsGrant, RightsTable};
 pub use state::ModelEvent;
 pub use status::ApiStatus;
 pub use storage::{ChangeType, ObjectChange};
-pub use user::{ApiUser, AskedRight};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,9 +56,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use rights::MASTERS;
-use serve::{SharedModel, serve};
+use serve::{ClientIdentity, SharedModel, serve};
 use state::{IssuedToken, ModelState};
-use user::ClientIdentity;
 
 /// Settings of a model.
 #[derive(Debug, Clone)]
@@ -212,6 +209,12 @@ impl ModelApi {
         let state = self.model.state.lock();
         let lag = state.clock.elapsed().saturating_sub(elapsed);
         state.storage.revision_seen(state.clock.elapsed(), lag)
+    }
+
+    /// Number of watches whose connection is half open and whose client has not noticed.
+    #[must_use]
+    pub fn half_open_watches(&self) -> usize {
+        Arc::strong_count(&self.model.state.lock().half_open) - 1
     }
 
     /// Number of backups that were restored.

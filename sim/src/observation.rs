@@ -196,6 +196,8 @@ pub enum Seen {
         connection: u64,
         /// The node, by the certificate.
         node: String,
+        /// The machine: named as the node, except for a copy of its disk that runs elsewhere.
+        machine: String,
         /// Number of the replica.
         replica: u32,
     },
@@ -239,6 +241,8 @@ pub enum Seen {
         reader: String,
         /// What it follows.
         selection: Selection,
+        /// User name of the account whose token it shows; `None` for the node's own credentials.
+        account: Option<String>,
     },
     /// A local client follows nothing any more.
     Unfollowed {
@@ -304,6 +308,9 @@ pub enum Seen {
     },
     /// The last fault has ended and the last operation was done.
     FaultsEnded,
+    /// Everything has converged before the end of its time ([`crate::oracle::Oracle::is_satisfied`]), and has stayed so
+    /// for a while: from now on nothing may happen any more.
+    Settled,
     /// The simulation ends.
     Finished,
 }

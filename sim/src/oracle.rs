@@ -20,7 +20,7 @@ mod views;
 mod violation;
 pub mod wire;
 
-use context::OracleContext;
+use context::Context;
 pub use limits::OracleLimits;
 pub use needs::NodeShare;
 pub use violation::Violation;
@@ -28,23 +28,28 @@ pub use violation::Violation;
 use crate::observation::Observation;
 
 /// A rule, with what it remembers.
-trait RuleJudge: std::fmt::Debug + Send {
+trait Judge: std::fmt::Debug + Send {
     /// Judges one observation, which the context already contains.
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>);
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>);
+
+    /// Whether nothing is missing that has to come when the faults have ended.
+    fn is_satisfied(&self, _context: &Context) -> bool {
+        true
+    }
 }
 
 /// All rules over one run.
 #[derive(Debug)]
 pub struct Oracle {
-    context: OracleContext,
-    judges: Vec<Box<dyn RuleJudge>>,
+    context: Context,
+    judges: Vec<Box<dyn Judge>>,
 }
 
 impl Oracle {
     /// `nodes`: the honest nodes, which have to hold in the end what they need.
     #[must_use]
     pub fn new(nodes: Vec<String>, limits: OracleLimits) -> Self {
-        Self { context: OracleContext::new(nodes, limits), judges: rules::all() }
+        Self { context: Context::new(nodes, limits), judges: rules::all() }
     }
 
     /// Judges one observation. Observations come in the order of their times.
@@ -55,6 +60,12 @@ impl Oracle {
             judge.observe(&self.context, observation, &mut found);
         }
         found
+    }
+
+    /// Whether everything that has to come when the faults have ended has come. Then the simulation may end earlier.
+    #[must_use]
+    pub fn is_satisfied(&self) -> bool {
+        self.judges.iter().all(|judge| judge.is_satisfied(&self.context))
     }
 }
 

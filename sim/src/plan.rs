@@ -57,10 +57,6 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-fn is_zero(value: &u32) -> bool {
-    *value == 0
-}
-
 impl SimPlan {
     /// When the last operation is done and the last fault has ended.
     #[must_use]

@@ -1,7 +1,8 @@
 //! A disk for databases under test that can lose power. At a power loss, writes that were not synced are kept, torn or
-//! lost at random. Space can run out, and a sync can take as long as a test wants. The generator is seeded, so that a
-//! failure can be reproduced.
+//! lost at random. Space can run out, writes and syncs can be refused, and a sync can take as long as a test wants. The
+//! generator is seeded, so that a failure can be reproduced.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -53,6 +54,16 @@ impl Gate {
     }
 }
 
+/// What a test does when the power is lost.
+struct CutHook(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for CutHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CutHook")
+    }
+}
+
+/// The content and the faults of a disk. It has many fields because each fault is set and ends on its own.
 #[derive(Debug)]
 struct Disk {
     /// The content that readers see.
@@ -63,6 +74,16 @@ struct Disk {
     pending: Vec<Pending>,
     /// Operations until the power is lost.
     countdown: Option<u64>,
+    /// The power is lost at the next sync.
+    cut_at_sync: bool,
+    /// Called when the power is lost.
+    at_cut: Option<CutHook>,
+    /// Error of the system for each write and change of size.
+    refused_writes: Option<i32>,
+    /// Error of the system for each sync.
+    refused_syncs: Option<i32>,
+    /// The next power loss tears the last write.
+    tearing: bool,
     /// The next sync fails, and it is unknown which writes it made durable.
     failing: bool,
     broken: Option<Breakage>,
@@ -95,11 +116,26 @@ impl FaultyDisk {
     /// An empty disk without faults.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        Self::with_content(seed, Vec::new())
+    }
+
+    /// A disk without faults that holds what readers of this one see.
+    #[must_use]
+    pub fn copy(&self, seed: u64) -> Self {
+        Self::with_content(seed, self.disk.lock().current.clone())
+    }
+
+    fn with_content(seed: u64, content: Vec<u8>) -> Self {
         let disk = Disk {
-            current: Vec::new(),
-            durable: Vec::new(),
+            current: content.clone(),
+            durable: content,
             pending: Vec::new(),
             countdown: None,
+            cut_at_sync: false,
+            at_cut: None,
+            refused_writes: None,
+            refused_syncs: None,
+            tearing: false,
             failing: false,
             broken: None,
             panicking: false,
@@ -166,6 +202,41 @@ impl FaultyDisk {
         self.disk.lock().countdown = Some(operations);
     }
 
+    /// Cuts the power at the next sync, before it has any effect.
+    pub fn cut_at_sync(&self) {
+        self.disk.lock().cut_at_sync = true;
+    }
+
+    /// Sets what is called once when the power is lost, in the middle of the operation. It must not use the disk.
+    pub fn at_cut(&self, then: impl FnOnce() + Send + 'static) {
+        self.disk.lock().at_cut = Some(CutHook(Box::new(then)));
+    }
+
+    /// Refuses all writes with a system error (`EROFS`, `ENOSPC`), or none any more. Reads go on.
+    pub fn refuse_writes(&self, errno: Option<i32>) {
+        self.disk.lock().refused_writes = errno;
+    }
+
+    /// Refuses all syncs with a system error (`EIO`), or none any more. Reads and writes go on.
+    pub fn refuse_syncs(&self, errno: Option<i32>) {
+        self.disk.lock().refused_syncs = errno;
+    }
+
+    /// Makes the next power loss leave a part of the last write that was not synced, if that is longer than a sector.
+    pub fn tear_last_write(&self) {
+        self.disk.lock().tearing = true;
+    }
+
+    /// Ends the program that uses the disk, as a signal does: the system still has what was written, and databases must
+    /// open the disk again.
+    pub fn abandon(&self) {
+        let mut disk = self.disk.lock();
+        disk.countdown = None;
+        disk.cut_at_sync = false;
+        disk.at_cut = None;
+        disk.boots += 1;
+    }
+
     /// Whether the power is gone.
     #[must_use]
     pub fn is_dark(&self) -> bool {
@@ -182,16 +253,24 @@ impl FaultyDisk {
         let mut disk = self.disk.lock();
         let disk = &mut *disk;
         let mut content = std::mem::take(&mut disk.durable);
-        for pending in disk.pending.drain(..) {
+        let is_long = |pending: &Pending| matches!(pending, Pending::Write(_, data) if data.len() > SECTOR);
+        let last =
+            std::mem::take(&mut disk.tearing).then(|| disk.pending.iter().rposition(is_long)).flatten();
+        for (index, pending) in disk.pending.drain(..).enumerate() {
             match pending {
                 Pending::Resize(len) if disk.rng.random_bool(0.5) => content.resize(len, 0),
                 Pending::Resize(_) => {}
+                Pending::Write(offset, data) if last == Some(index) => {
+                    put(&mut content, offset, &data[..SECTOR])
+                }
                 Pending::Write(offset, data) => survive(&mut disk.rng, &mut content, offset, &data),
             }
         }
         disk.current.clone_from(&content);
         disk.durable = content;
         disk.countdown = None;
+        disk.cut_at_sync = false;
+        disk.at_cut = None;
         disk.failing = false;
         disk.boots += 1;
     }
@@ -234,13 +313,17 @@ fn survive(rng: &mut StdRng, content: &mut Vec<u8>, offset: usize, data: &[u8]) 
             _ => false,
         };
         if kept {
-            if content.len() < at + sector.len() {
-                content.resize(at + sector.len(), 0);
-            }
-            content[at..at + sector.len()].copy_from_slice(sector);
+            put(content, at, sector);
         }
         at += sector.len();
     }
+}
+
+fn put(content: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if content.len() < at + data.len() {
+        content.resize(at + data.len(), 0);
+    }
+    content[at..at + data.len()].copy_from_slice(data);
 }
 
 /// A [`FaultyDisk`] that a database has opened.
@@ -272,10 +355,25 @@ impl DiskBackend {
         if let Some(left) = disk.countdown {
             disk.countdown = Some(left.saturating_sub(costs));
             if left < costs.max(1) {
-                return Err(io::Error::other("the power is gone"));
+                return Err(disk.without_power());
             }
         }
         operation(&mut disk)
+    }
+}
+
+impl Disk {
+    /// The error of an operation that finds no power.
+    fn without_power(&mut self) -> io::Error {
+        if let Some(CutHook(then)) = self.at_cut.take() {
+            then();
+        }
+        io::Error::other("the power is gone")
+    }
+
+    /// The error of a system that refuses something.
+    fn refused(errno: Option<i32>) -> io::Result<()> {
+        errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }
 }
 
@@ -295,6 +393,7 @@ impl StorageBackend for DiskBackend {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.powered(1, |disk| {
+            Disk::refused(disk.refused_writes)?;
             if len > disk.capacity {
                 return Err(io::ErrorKind::StorageFull.into());
             }
@@ -308,6 +407,11 @@ impl StorageBackend for DiskBackend {
     fn sync_data(&self) -> io::Result<()> {
         self.gate.pass();
         self.powered(1, |disk| {
+            if std::mem::take(&mut disk.cut_at_sync) {
+                disk.countdown = Some(0);
+                return Err(disk.without_power());
+            }
+            Disk::refused(disk.refused_syncs)?;
             if std::mem::take(&mut disk.failing) {
                 return Err(io::Error::other("the disk does not answer"));
             }
@@ -323,6 +427,7 @@ impl StorageBackend for DiskBackend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.powered(1, |disk| {
+            Disk::refused(disk.refused_writes)?;
             assert!(!std::mem::take(&mut disk.panicking), "a test wants this write to panic");
             let start = usize::try_from(offset).map_err(io::Error::other)?;
             let end = start.checked_add(data.len()).ok_or(io::ErrorKind::StorageFull)?;
@@ -330,5 +435,88 @@ impl StorageBackend for DiskBackend {
             disk.pending.push(Pending::Write(start, data.to_vec()));
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const EROFS: i32 = 30;
+    const EIO: i32 = 5;
+
+    /// A disk with `synced` on it, and `written` over it without a sync.
+    fn disk(seed: u64, synced: u8, written: u8, len: usize) -> (FaultyDisk, DiskBackend) {
+        let disk = FaultyDisk::new(seed);
+        let backend = disk.backend();
+        backend.set_len(len as u64).unwrap();
+        backend.write(0, &vec![synced; len]).unwrap();
+        backend.sync_data().unwrap();
+        backend.write(0, &vec![written; len]).unwrap();
+        (disk, backend)
+    }
+
+    fn content(disk: &FaultyDisk) -> Vec<u8> {
+        let mut content = vec![0; usize::try_from(disk.used()).unwrap()];
+        disk.backend().read(0, &mut content).unwrap();
+        content
+    }
+
+    #[test]
+    fn a_disk_refuses_writes_or_syncs_and_still_reads() {
+        let (disk, backend) = disk(1, 1, 2, 600);
+        disk.refuse_writes(Some(EROFS));
+        assert_eq!(backend.write(0, &[9]).unwrap_err().raw_os_error(), Some(EROFS));
+        assert_eq!(backend.set_len(1).unwrap_err().raw_os_error(), Some(EROFS));
+        assert_eq!(content(&disk), vec![2; 600]);
+        disk.refuse_writes(None);
+        disk.refuse_syncs(Some(EIO));
+        for _ in 0..2 {
+            assert_eq!(backend.sync_data().unwrap_err().raw_os_error(), Some(EIO));
+        }
+        disk.refuse_syncs(None);
+        backend.sync_data().unwrap();
+    }
+
+    #[test]
+    fn a_torn_write_is_neither_old_nor_new() {
+        for seed in 0..20 {
+            let (disk, _) = disk(seed, 1, 2, 3 * SECTOR);
+            disk.tear_last_write();
+            disk.restart();
+            let left = content(&disk);
+            assert_eq!((left[0], left[SECTOR], left.len()), (2, 1, 3 * SECTOR), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn an_abandoned_disk_keeps_what_was_written_and_its_users_are_gone() {
+        let (disk, backend) = disk(1, 1, 2, 10);
+        disk.abandon();
+        assert!(backend.read(0, &mut [0]).is_err() && backend.write(0, &[3]).is_err());
+        assert_eq!(content(&disk), vec![2; 10]);
+        let copy = disk.copy(1);
+        disk.restart();
+        assert_eq!(content(&copy), vec![2; 10], "what a copy holds is its own");
+    }
+
+    #[test]
+    fn the_power_goes_at_a_sync_and_somebody_is_told_once() {
+        let (disk, backend) = disk(4, 1, 2, 10);
+        let told = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&told);
+        disk.at_cut(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        disk.cut_at_sync();
+        backend.write(0, &[7; 10]).unwrap();
+        assert!(!disk.is_dark());
+        assert!(backend.sync_data().is_err() && disk.is_dark());
+        assert!(backend.write(0, &[8]).is_err());
+        assert_eq!(told.load(Ordering::SeqCst), 1);
+        disk.restart();
+        disk.backend().sync_data().unwrap();
     }
 }

@@ -245,7 +245,7 @@ impl KubeEdgeNode {
     ///
     /// # Errors
     /// When the connection is gone.
-    pub async fn tell(&self, operation: &str, resource: &str, content: Value) -> Result<()> {
+    pub async fn send_unanswered(&self, operation: &str, resource: &str, content: Value) -> Result<()> {
         let message = wire::message("edged", "meta", operation, resource, &content);
         self.client()?.bus.send_up(message).await
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 /// Crates that are subject to the size rules.
-pub const CRATES: [&str; 16] = [
+pub const CRATES: [&str; 15] = [
     "proto",
     "link",
     "grid",
@@ -20,7 +20,6 @@ pub const CRATES: [&str; 16] = [
     "cloud",
     "edge",
     "cli",
-    "sim",
     "testkit",
     "tests",
     "xtask",

@@ -36,7 +36,7 @@ const ARROWS: [(&str, &str, &[&str]); 15] = [
     ("cloud", "tombolo-cloud", &["proto", "link", "apicore", "grid", "runtime", "replay"]),
     ("edge", "tombolo-edge", &["proto", "link", "apicore", "grid", "runtime"]),
     ("cli", "tombolo", &["proto", "link", "grid", "runtime", "replay", "cloud", "edge", "apiserver"]),
-    ("sim", "tombolo-sim", &[]),
+    ("sim", "tombolo-sim", &["proto", "link", "apicore", "runtime", "cloud", "edge", "testkit"]),
     ("testkit", "tombolo-testkit", &[]),
     ("xtask", "xtask", &[]),
 ];
@@ -142,7 +142,7 @@ fn product_files(name: &str) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn no_modules_use_each_other_in_a_circle() {
+fn modules_have_no_cycles() {
     let mut found = String::new();
     for name in CRATES.into_iter().filter(|name| !matches!(*name, "tests" | "testkit" | "xtask")) {
         let mut modules = Modules::default();
@@ -189,7 +189,7 @@ fn is_read_part(above: &[&str], code: &str, name: &str) -> bool {
 }
 
 #[test]
-fn no_type_name_stands_for_more_than_three_things() {
+fn type_names_are_declared_at_most_three_times() {
     let mut declarations: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in CRATES.into_iter().flat_map(product_files) {
         let text = fs::read_to_string(&file).unwrap();
@@ -258,7 +258,7 @@ fn docs_above(lines: &[&str]) -> String {
 
 /// Some have good reasons for many fields, for others a group of fields is a concept without a name.
 #[test]
-fn large_structs_say_why() {
+fn large_structs_state_their_reason() {
     let reasons = ["many fields because", "one field for each"];
     let mut complaints = Vec::new();
     for file in CRATES.into_iter().filter(|name| *name != "tests").flat_map(product_files) {
@@ -377,7 +377,7 @@ fn files_that_act_as_cloudcore() -> BTreeMap<String, BTreeSet<String>> {
 /// All code that runs with cloudcore's own rights is listed with the check that precedes it. If a file has several such
 /// places, the table names the function of each.
 #[test]
-fn everything_that_cloudcore_does_in_its_own_name_is_listed() {
+fn everything_cloudcore_does_in_its_own_name_is_listed() {
     let found = files_that_act_as_cloudcore();
     let table = section("docs/security.md", "\n## What cloudcore does in its own name\n");
     let listed = named_files(&table);
@@ -421,7 +421,7 @@ fn files_and_functions_stay_small() {
 }
 
 #[test]
-fn no_module_is_called_mod_rs_and_nothing_is_left_to_do() {
+fn there_are_no_mod_rs_files_and_no_todos() {
     let own = root().join("tests/tests/tidy.rs");
     for file in CRATES.iter().flat_map(|name| files(name, ".rs")).filter(|file| *file != own) {
         assert!(!file.ends_with("mod.rs"), "{}: name the file after its module", relative(&file));
@@ -433,7 +433,7 @@ fn no_module_is_called_mod_rs_and_nothing_is_left_to_do() {
 }
 
 #[test]
-fn danger_stays_in_tests() {
+fn disabled_tls_verification_stays_in_tests() {
     let own = root().join("tests/tests/tidy.rs");
     for file in CRATES.iter().flat_map(|name| product_files(name)).filter(|file| *file != own) {
         let text = fs::read_to_string(&file).unwrap();

@@ -18,6 +18,7 @@ mod mutants;
 mod nightly;
 mod quick;
 mod run;
+mod simulate;
 mod test;
 mod tool;
 
@@ -58,6 +59,9 @@ enum Recipe {
     Mutations,
     /// Change the product in small ways, one at a time: a test must find each change.
     Mutants(mutants::MutantsOptions),
+    /// Run replicas, agents and a model of the Kubernetes API in virtual time, with random operations and faults. A plan
+    /// that breaks a rule is made smaller and printed.
+    Simulate(measure::Options),
     /// Run what takes longer than each change can wait for: many random cases, fuzzing, crashes, recorded traffic, Kubernetes'
     /// own end-to-end suite. The last lines are a table.
     Nightly(nightly::NightlyOptions),
@@ -98,6 +102,7 @@ fn main() -> ExitCode {
         Recipe::Crash(options) => crash::run(&options),
         Recipe::Mutations => mutations(),
         Recipe::Mutants(options) => mutants::run(&options),
+        Recipe::Simulate(options) => simulate::run(&options),
         Recipe::Nightly(options) => nightly::run(&options),
         Recipe::Device(options) => device::run(&options),
         Recipe::EdgeBench(options) => measure::edge_bench(&options),
@@ -125,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_cases_is_refused() {
+    fn zero_cases_are_refused() {
         let lines = ["authz --cases 0", "crash --kills 0", "crash --cuts 0", "crash --kills 0 --cuts 0"];
         for line in lines {
             let words = ["cargo xtask"].into_iter().chain(line.split(' '));

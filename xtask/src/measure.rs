@@ -20,6 +20,11 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Gives a program the arguments.
+    pub(crate) fn pass_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.args(&self.arguments)
+    }
+
     fn has(&self, flag: &str) -> bool {
         self.arguments.iter().any(|one| one == flag || one.starts_with(&format!("{flag}=")))
     }
@@ -59,7 +64,7 @@ fn measure(name: &str, options: &Options, cluster: bool, agent: bool) -> Result<
     if let Some(assets) = assets {
         command.env(components::ASSETS_VARIABLE, assets);
     }
-    run::check(command.current_dir(run::root()).args(&options.arguments))
+    run::check(options.pass_to(command.current_dir(run::root())))
 }
 
 #[cfg(test)]

@@ -363,7 +363,7 @@ mod tests {
     use crate::senders::SENDER_SHARE;
 
     #[test]
-    fn what_bodies_become_counts_and_never_exceeds_the_bound() {
+    fn parsed_body_memory_counts_and_never_exceeds_the_bound() {
         let mut limits = RequestLimits::new(1);
         limits.bodies_len_max = 4 * BODY_TREE_MAX;
         limits.senders = Some(Senders::default());

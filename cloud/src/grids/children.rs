@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::ownership::claimed;
-use tombolo_grid::reconcile::plan::Doomed;
+use tombolo_grid::reconcile::plan::Removal;
 use tombolo_grid::reconcile::status::UnitError;
 use tombolo_grid::reconcile::union::in_the_way;
 
@@ -144,16 +144,16 @@ impl Children {
     }
 
     /// Removes a child, if it is still the one that was seen. A child that no longer exists is not an error.
-    pub(super) async fn remove(&self, namespace: &str, doomed: &Doomed) -> Result<(), kube::Error> {
+    pub(super) async fn remove(&self, namespace: &str, removal: &Removal) -> Result<(), kube::Error> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
             preconditions: Some(Preconditions {
-                uid: Some(doomed.uid.clone()),
-                resource_version: Some(doomed.resource_version.clone()),
+                uid: Some(removal.uid.clone()),
+                resource_version: Some(removal.resource_version.clone()),
             }),
             ..DeleteParams::default()
         };
-        match self.api(namespace).delete(&doomed.name, &params).await {
+        match self.api(namespace).delete(&removal.name, &params).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error),

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_not_read_has_the_labels_that_it_had() {
+    async fn unreadable_node_keeps_its_previous_labels() {
         let units = Units::new();
         for event in
             [Event::Init, Event::InitApply(node("n1", &[("k", "a")])), Event::InitApply(unread("n2"))]

@@ -185,7 +185,7 @@ impl NodeSession {
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind);
         }
-        self.ask_doubts();
+        self.ask_about_deletions();
         if self.channel.is_closed() {
             return false;
         }
@@ -285,7 +285,7 @@ impl NodeSession {
                 }
                 self.handle.facts.lock().agent = agent;
                 self.introduce(instance);
-                self.channel.attest(&self.hub.testimony.proof());
+                self.channel.attest(&self.hub.attestations.proof());
             }
             CloudEvent::CaughtUp { subscription } => {
                 if subscription == SubscriptionId::NODE {
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connected_node_keeps_no_room_for_moves() {
+    fn node_session_future_stays_small() {
         // An async function reserves memory twice for each value that it moves; this once cost 20 KiB per node.
         assert!(future_size(NodeSession::run) <= 1024, "{} bytes of future", future_size(NodeSession::run));
         assert!(size_of::<NodeSession>() <= 2304, "{} bytes of state", size_of::<NodeSession>());

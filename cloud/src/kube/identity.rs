@@ -18,6 +18,7 @@ use kube::config::{AuthInfo, Kubeconfig, KubeconfigError};
 use kube::{Config, Error};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tombolo_runtime::blocking;
 use tower::Service;
 
 use super::pool::{Pool, connections};
@@ -58,7 +59,7 @@ impl Connections {
     fn current(&self) -> Pool {
         if self.0.is_due() {
             let shared = Arc::clone(&self.0);
-            tokio::task::spawn_blocking(move || shared.look());
+            drop(blocking::run(move || shared.look()));
         }
         Pool::clone(&self.0.pool.load())
     }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_cannot_be_read_is_no_empty_one() {
+    async fn unparsable_list_is_an_error_not_an_empty_list() {
         const FIRST: &str = r#"{"metadata":{"continue":"1"},"items":[{"metadata":{"name":"a"}}]}"#;
         const LAST: &str = r#"{"metadata":{},"items":[{"metadata":{"name":"b"}}]}"#;
         const BROKEN: [&[&str]; 4] =

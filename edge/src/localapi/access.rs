@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_of_other_sites_are_not_answered() {
+    async fn requests_from_web_pages_are_refused() {
         let ask = async |headers: &[(&str, &str)]| {
             let mut request = http::Request::get("/api/v1/services");
             for (name, value) in headers {
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_readers_get_no_secrets_and_write_nothing() {
+    fn anonymous_clients_read_no_secrets_and_cannot_write() {
         for (verb, resource, allowed) in [
             ("get", "pods", true),
             ("watch", "configmaps", true),
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_reach_nothing_that_is_not_decided_for_them() {
+    fn accounts_need_an_explicit_decision() {
         let account = || Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]);
         let ask = |verb: &str, resource: &str, subresource: &str| {
             let asked =

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_callers_who_are_somebody_else_are_passed_on_with_their_token() {
+    fn only_other_callers_are_forwarded_with_their_token() {
         let about = |identity| Attributes { identity, ..Attributes::default() };
         let account = about(Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]));
         assert_eq!(caller_token(&account, Some("Bearer t")), Some("t"));

@@ -231,7 +231,7 @@ impl ServedStore for OfflineWriteStore {
             // All pods of this node are here.
             return self.store.get(key);
         }
-        self.store.singles().get(key)
+        self.store.single_objects().get(key)
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_kubeconfig_of_the_node_speaks_for_it() {
+    fn only_the_kubeconfig_user_writes_for_the_node() {
         let node = NodeId::parse("edge-a").unwrap();
         let said = |user: &str| kind(&node, &renewal(user));
         assert_eq!(said(OPERATOR), Some(ReportKind::Lease));

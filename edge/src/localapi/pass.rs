@@ -161,8 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_very_many_parts_is_refused() {
-        if !alone(module_path!(), "an_answer_of_very_many_parts_is_refused") {
+    fn answer_with_too_many_parts_is_refused() {
+        if !alone(module_path!(), "answer_with_too_many_parts_is_refused") {
             return;
         }
         let text = format!(r#"{{"message":"no","parts":[{}0]}}"#, r#"{"":0},"#.repeat(500_000));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_told_to_try_again() {
+    fn offline_writes_get_retry_after() {
         let offline = unanswered(&CallError::Offline);
         assert_eq!(offline.code, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(offline.details.unwrap().retry_after_seconds, RETRY_AFTER_SECONDS);

@@ -27,7 +27,7 @@ use crate::store::{Learned, ReportKind, Store, is_pushed};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Forwards writes to the cloud.
-pub(super) struct ThroughTheCloud {
+pub(super) struct CloudWrites {
     store: Store,
     writer: Writer,
     own: OwnWrites,
@@ -47,7 +47,7 @@ impl From<ApiError> for Unexecuted {
     }
 }
 
-impl ThroughTheCloud {
+impl CloudWrites {
     pub(super) fn new(store: Store, writer: Writer) -> Self {
         let own = OwnWrites::new(store.clone());
         Self { store, writer, own }
@@ -163,7 +163,7 @@ impl ThroughTheCloud {
     }
 }
 
-impl WriteBackend for ThroughTheCloud {
+impl WriteBackend for CloudWrites {
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
         Box::pin(self.execute_any(request))
     }

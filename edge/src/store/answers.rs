@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_there_after_a_restart_and_unreadable_on_the_disk() {
+    async fn kept_answers_survive_a_restart_encrypted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.redb");
         let open = || {
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_with_many_decisions_loses_its_own_and_no_others() {
+    async fn sender_with_many_decisions_evicts_only_its_own() {
         let store = synced(&FaultyDisk::new(1)).await;
         let (count, _) = Class::Decision.bounds();
         let of = |sender: &str, number: usize| {

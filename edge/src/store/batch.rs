@@ -57,7 +57,7 @@ pub(super) struct Batch<'t> {
     gone: &'t Mutex<Tombstones>,
     /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: Option<Arc<String>>,
-    /// SubscriptionRows whose changes clients can see.
+    /// Subscriptions whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -41,6 +41,11 @@ pub trait Medium: Send + Sync + 'static {
 
     /// The last error of the disk since the previous call, if any. Errors about the content do not count.
     fn trouble(&self) -> Option<String>;
+
+    /// How long the next commit takes in a simulation, where nothing takes time by itself.
+    fn delay(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Records errors of a disk.
@@ -209,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_replaced_where_files_have_no_second_names() {
+    fn damaged_file_is_replaced_without_hard_links() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let medium = without_links(&path);
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_that_lost_power_halfway_is_ended_by_the_next_start() {
+    fn interrupted_replacement_is_completed_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let medium = without_links(&folder.path().join("s"));
         let draft = medium.draft().unwrap();

@@ -20,7 +20,7 @@ use super::shared::{Shared, guarded, open_database};
 use super::view::CommittedView;
 use super::writer::{DatabaseWriter, QUEUE_MAX};
 use super::{LogBounds, Store, fresh_id};
-use tombolo_runtime::files;
+use tombolo_runtime::{TaskHost, files};
 
 /// File with the store, in the data folder.
 pub(super) const STORE_FILE: &str = "store.redb";
@@ -89,7 +89,7 @@ pub(super) fn in_folder(folder: &Path) -> Result<Opened, OpenError> {
 /// may still remember, so it is the time in milliseconds: a node makes fewer than one change per millisecond. If the
 /// clock went back, a client may remember a revision that does not exist yet. Its watch is refused with 410, and it
 /// lists again.
-fn first_revision() -> Revision {
+pub(super) fn first_revision() -> Revision {
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Revision(u64::try_from(time.as_millis()).unwrap_or(1).max(1))
 }
@@ -121,11 +121,19 @@ pub(super) fn on_medium(
     let shared = Arc::new(Shared::new(medium, sealer, bounds, lock, (view, log)));
     let (jobs, queue) = mpsc::channel(QUEUE_MAX);
     let writer = DatabaseWriter { db: Some(db), shared: Arc::clone(&shared), jobs: queue };
-    std::thread::Builder::new()
-        .name("store-writer".to_owned())
-        .spawn(move || writer.run())
-        .map_err(|error| OpenError::Storage(format!("no thread for the writer: {error}")))?;
+    start(writer)?;
     Ok(Opened { store: Store { shared, jobs }, set_aside })
+}
+
+/// Starts the writer: on a thread of its own, because its work blocks; in a simulation as a task of the agent's host.
+fn start(writer: DatabaseWriter) -> Result<(), OpenError> {
+    if let Some(host) = TaskHost::current() {
+        host.spawn(writer.run_in_task());
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().name("store-writer".to_owned());
+    let started = thread.spawn(move || writer.run());
+    started.map(drop).map_err(|error| OpenError::Storage(format!("no thread for the writer: {error}")))
 }
 
 /// Replaces a damaged store by a new one with all data that can be read. Returns where the old one is now, and what was

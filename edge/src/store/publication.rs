@@ -27,7 +27,7 @@ impl Publication {
 #[derive(Debug, Default)]
 pub(super) struct Published {
     pub(super) changes: Vec<Publication>,
-    /// SubscriptionRows that are gone.
+    /// Subscriptions that are gone.
     pub(super) closed: Vec<SubscriptionId>,
     /// Whether the set of waiting reports changed.
     pub(super) reports: bool,

@@ -58,22 +58,22 @@ impl Store {
     }
 
     /// The kept answers as a store, from which only single objects can be read.
-    pub(crate) fn singles(&self) -> Singles {
-        Singles(self.clone())
+    pub(crate) fn single_objects(&self) -> SingleObjects {
+        SingleObjects(self.clone())
     }
 }
 
 /// The kept answers as a store.
 #[derive(Debug, Clone)]
-pub(crate) struct Singles(Store);
+pub(crate) struct SingleObjects(Store);
 
-impl Singles {
+impl SingleObjects {
     fn no_list<T>(resource: &Resource) -> Result<T, StoreError> {
         Err(not_synced(format!("only single objects of {} are known here", resource.name)))
     }
 }
 
-impl ServedStore for Singles {
+impl ServedStore for SingleObjects {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         match self.0.reading(|view| view.find_in(SINGLE_OBJECTS, key))? {
             Found::Visible(object) => Ok(Some(object)),

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn non_objects_are_refused() {
         for body in [
             "",
             "[]",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_becomes_what_the_cloud_would_deliver() {
+    fn reply_is_stored_in_the_form_of_a_delivery() {
         let reply = br#"{"spec":{},"metadata":{"uid":"u","resourceVersion":"7","name":"n","managedFields":[],
             "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"kind":"Pod"}"#;
         let (body, hash) = trimmed(reply, false).unwrap();
@@ -239,8 +239,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_of_very_many_parts_is_not_made_a_tree() {
-        if !alone(module_path!(), "a_reply_of_very_many_parts_is_not_made_a_tree") {
+    fn reply_with_too_many_parts_is_not_parsed() {
+        if !alone(module_path!(), "reply_with_too_many_parts_is_not_parsed") {
             return;
         }
         let parts = r#"{"":0},"#.repeat(200_000);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::Database;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 use tombolo_proto::ids::{CloudRevision, Epoch, SubscriptionId};
 use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
@@ -84,10 +85,39 @@ impl DatabaseWriter {
     /// Runs until the store is closed, dropped or failed. A panic makes the whole store fail, not only its thread.
     /// Otherwise the agent would continue without writing anything.
     pub(super) fn run(mut self) {
-        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| self.work()));
-        if worked.is_err() {
-            self.shared.fail("its writer has panicked");
+        while let Some(first) = self.jobs.blocking_recv()
+            && self.turn(first)
+        {}
+        self.end();
+    }
+
+    /// The same without a thread, for a simulation.
+    pub(super) async fn run_in_task(mut self) {
+        while let Some(first) = self.jobs.recv().await {
+            sleep(self.shared.medium.delay()).await;
+            if !self.turn(first) {
+                break;
+            }
         }
+        self.end();
+    }
+
+    /// Executes waiting commands. Returns false if the store was closed, or fails.
+    fn turn(&mut self, first: Job) -> bool {
+        let worked = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let closed = self.execute_waiting(first);
+            if !closed {
+                self.shared.settle();
+            }
+            !closed
+        }));
+        worked.unwrap_or_else(|_| {
+            self.shared.fail("its writer has panicked");
+            false
+        })
+    }
+
+    fn end(mut self) {
         self.shared.close();
         // The database may panic again when it closes the file.
         let db = self.db.take();
@@ -95,19 +125,15 @@ impl DatabaseWriter {
         self.shared.unlock();
     }
 
-    fn work(&mut self) {
-        while let Some(first) = self.jobs.blocking_recv() {
-            let mut group = vec![first];
-            while group.len() < GROUP_MAX
-                && let Ok(job) = self.jobs.try_recv()
-            {
-                group.push(job);
-            }
-            if self.execute(group) {
-                break;
-            }
-            self.shared.settle();
+    /// Executes all commands that wait. Returns true if the store was closed.
+    fn execute_waiting(&mut self, first: Job) -> bool {
+        let mut group = vec![first];
+        while group.len() < GROUP_MAX
+            && let Ok(job) = self.jobs.try_recv()
+        {
+            group.push(job);
         }
+        self.execute(group)
     }
 
     /// Executes a group. Returns true if the store was closed.

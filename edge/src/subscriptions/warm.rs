@@ -33,11 +33,11 @@ impl FollowingStore {
     /// The subscription of a resource, which is followed from now on.
     fn follow(&self, resource: &Resource) -> Result<Subscribed, StoreError> {
         let selection = Selection::all(resource.clone());
-        if let Some(subscription) = self.subscriptions.board.covering(&selection) {
-            self.subscriptions.board.demand(subscription, None);
+        if let Some(subscription) = self.subscriptions.registry.covering(&selection) {
+            self.subscriptions.registry.demand(subscription, None);
             return Ok(self.subscriptions.store.subscribed(subscription));
         }
-        self.subscriptions.board.wish(selection);
+        self.subscriptions.registry.wish(selection);
         Err(StoreError::NotSynced { reason: format!("{} were never requested on this node", resource.name) })
     }
 }

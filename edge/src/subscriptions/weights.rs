@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 use tombolo_proto::ids::SubscriptionId;
+use tombolo_runtime::blocking;
 
 use super::Unreadable;
 use crate::store::ReadError;
@@ -39,7 +39,7 @@ impl Weights {
         self.commits.borrow_and_update();
         let all =
             move || copies.into_iter().map(|subscription| Ok((subscription, weigh(subscription)?))).collect();
-        let measured: Result<BTreeMap<_, _>, ReadError> = match spawn_blocking(all).await {
+        let measured: Result<BTreeMap<_, _>, ReadError> = match blocking::run(all).await {
             Ok(measured) => measured,
             Err(error) => Err(ReadError::Storage(error.to_string())),
         };

@@ -59,7 +59,7 @@ impl WrapperCertificate {
         loop {
             tokio::time::sleep(interval).await;
             let settings = self.settings.clone();
-            let read = tokio::task::spawn_blocking(move || Files::read(&settings)).await;
+            let read = tombolo_runtime::blocking::run(move || Files::read(&settings)).await;
             // The reader fails only when the runtime stops.
             let Ok(read) = read else { return };
             match read.and_then(|files| self.serve(files)) {

@@ -189,7 +189,7 @@ fn endpoints_are_cut_in_both_lists_of_each_subset() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_shown() {
+fn unreadable_objects_are_not_shown() {
     let nothing = Verdict::Nothing;
     for text in
         ["", "null", "[]", r#"{"endpoints":{}}"#, r#"{"endpoints":[1]}"#, r#"{"endpoints":[{"nodeName":1}]}"#]

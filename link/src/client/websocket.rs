@@ -21,10 +21,9 @@ use crate::SUBPROTOCOL;
 use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
 use crate::error::ConnectError;
-use crate::meter::Metered;
 use crate::tcp;
 use crate::tls::ClientTls;
-use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config, text_config};
+use crate::ws::{Channel, TLS_BUFFER, WsWire, over_tls, package_config, text_config};
 
 /// Bytes of a refusal's body that errors show.
 const BODY_MAX: usize = 1024;
@@ -70,7 +69,7 @@ async fn secured(
     address: SocketAddr,
     name: &ServerName<'static>,
     tls: &ClientTls,
-) -> Result<Tls, ConnectError> {
+) -> Result<Channel, ConnectError> {
     let stream = within("TCP", address, TcpStream::connect(address)).await?;
     let stream = stream.map_err(|source| ConnectError::Unreachable { address, source })?;
     tcp::tune(&stream).map_err(|source| ConnectError::Unreachable { address, source })?;
@@ -78,7 +77,7 @@ async fn secured(
     let stream = within("TLS", address, connector.connect(name.clone(), stream)).await?;
     let mut stream = stream.map_err(|error| tls_error(address, &error))?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-    Ok(Metered::new(TlsStream::Client(stream)))
+    Ok(over_tls(TlsStream::Client(stream)))
 }
 
 async fn within<T>(
@@ -94,7 +93,7 @@ async fn within<T>(
     })
 }
 
-async fn upgrade(address: SocketAddr, host: &str, stream: Tls) -> Result<WsWire, ConnectError> {
+async fn upgrade(address: SocketAddr, host: &str, stream: Channel) -> Result<WsWire, ConnectError> {
     let request = request(host, address.port()).map_err(|error| upgrade_error(address, error))?;
     let upgraded = client_async_with_config(request, stream, Some(package_config())).await;
     // tungstenite has checked that the answer names the requested subprotocol.

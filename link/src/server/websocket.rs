@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse,
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
 use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
-use tombolo_runtime::door::Waiting;
+use tombolo_runtime::connection_limiter::Waiting;
 
 use super::kubeedge::{self, KubeEdgeRefusal};
 use super::pace::Pace;
@@ -28,10 +28,9 @@ use crate::conn::{Link, PeerInfo, Transport};
 use crate::document::DocumentLink;
 use crate::error::{IdentityError, TlsError};
 use crate::identity::{PeerCertificate, certificate_of, node_of};
-use crate::meter::Metered;
 use crate::tcp;
 use crate::tls::ServerTls;
-use crate::ws::{TLS_BUFFER, Tls, WsWire, package_config};
+use crate::ws::{Channel, TLS_BUFFER, WsWire, over_tls, package_config};
 
 /// Wait after a failed accept: usually no file descriptors are left, and an immediate retry would spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -58,7 +57,7 @@ impl Listener {
                 pace.turn().await;
                 match self.tcp.accept().await {
                     // Without a slot it is closed here.
-                    Ok((stream, remote)) => match context.door.enter(remote.ip()) {
+                    Ok((stream, remote)) => match context.limiter.enter(remote.ip()) {
                         Ok(slot) => {
                             let (context, acceptor) = (context.clone(), acceptor.clone());
                             let tasks = context.tasks.clone();
@@ -152,7 +151,7 @@ async fn accept_upgrade(
         outcome: &mut outcome,
     };
     let config = Some(package_config());
-    let stream = accept_hdr_async_with_config(Metered::new(TlsStream::Server(tls)), judge, config).await;
+    let stream = accept_hdr_async_with_config(over_tls(TlsStream::Server(tls)), judge, config).await;
     // An error of the certificate is more useful in the log than the status of the answer.
     let (node, certificate) = (node?, certificate?);
     let peer = peer_info(&node, certificate, remote);
@@ -177,7 +176,11 @@ fn accepted(wire: WsWire, node: NodeId, peer: PeerInfo) -> Accepted {
     Accepted { link, node, remote, transport: Transport::WebSocket }
 }
 
-async fn accepted_kubeedge(stream: WebSocketStream<Tls>, node: NodeId, peer: PeerInfo) -> AcceptedKubeEdge {
+async fn accepted_kubeedge(
+    stream: WebSocketStream<Channel>,
+    node: NodeId,
+    peer: PeerInfo,
+) -> AcceptedKubeEdge {
     let remote = peer.remote;
     let link = DocumentLink::accepted(stream, peer).await;
     AcceptedKubeEdge { link, node, remote }

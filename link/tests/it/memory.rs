@@ -1,10 +1,12 @@
 //! The in-memory pair treats packages as its script says, at the scripted times.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tombolo_link::mem::{self, Faults, Way};
+use tombolo_link::mem::{self, Crossing, Faults, Way};
 use tombolo_link::{Link, LinkError};
+use tombolo_proto::package::Package;
 use tombolo_proto::{Frame, Lane, NodeId};
 
 use crate::world::{ending, frame, large};
@@ -61,7 +63,7 @@ async fn back_pressure_reaches_the_sender_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_is_seen_by_both_and_loses_what_was_under_way() {
+async fn cut_is_seen_by_both_ends_and_loses_frames_in_transit() {
     let (mut cloud, mut edge, faults) = pair();
     cloud.send(Lane::Control, Frame::Ping { id: 1 }).unwrap();
     cloud.flush().await.unwrap();
@@ -91,4 +93,40 @@ async fn a_closed_link_delivers_its_last_frames() {
     cloud.close(Duration::from_secs(1)).await;
     assert_eq!(frame(&mut edge).await.1, Frame::Ping { id: 1 });
     assert!(matches!(ending(&mut edge).await, LinkError::ClosedByPeer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_direction_hides_packages_and_the_end_until_it_speaks_again() {
+    let (mut cloud, mut edge, faults) = pair();
+    faults.silence(Way::Up, true);
+    edge.send(Lane::Control, Frame::Ping { id: 1 }).unwrap();
+    edge.flush().await.unwrap();
+    cloud.send(Lane::Control, Frame::Ping { id: 2 }).unwrap();
+    cloud.flush().await.unwrap();
+    assert_eq!(frame(&mut edge).await.1, Frame::Ping { id: 2 }, "the other direction speaks");
+    drop(edge);
+    let waiting = tokio::time::timeout(Duration::from_secs(1), cloud.next()).await;
+    assert!(waiting.is_err());
+    faults.silence(Way::Up, false);
+    assert_eq!(frame(&mut cloud).await.1, Frame::Ping { id: 1 });
+    assert!(matches!(ending(&mut cloud).await, LinkError::ClosedByPeer));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_sees_packages_when_they_are_sent_and_each_end_once() {
+    let (mut cloud, edge, faults) = pair();
+    let seen = Arc::<Mutex<Vec<Crossing>>>::default();
+    let feed = Arc::clone(&seen);
+    faults.observe(move |crossing| feed.lock().unwrap().push(crossing));
+    faults.hold(Way::Down, Lane::Bulk, true);
+    cloud.send(Lane::Bulk, Frame::Ping { id: 7 }).unwrap();
+    cloud.flush().await.unwrap();
+    cloud.close(Duration::from_secs(1)).await;
+    drop(edge);
+    faults.cut();
+    faults.cut();
+    let seen = seen.lock().unwrap();
+    let Crossing::Package(Way::Down, bytes) = &seen[0] else { panic!("{seen:?}") };
+    assert_eq!(Package::parse(bytes).unwrap().lane, Lane::Bulk);
+    assert_eq!(seen[1..], [Crossing::Finished(Way::Down), Crossing::Finished(Way::Up), Crossing::Cut]);
 }

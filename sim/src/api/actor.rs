@@ -11,9 +11,9 @@ use super::calls::{ApiRequest, Performed, perform};
 use super::kinds::KindInfo;
 use super::object;
 use super::parse::{QueryParams, RequestRoute, route, verb};
-use super::serve::SharedModel;
+use super::rights::ApiUser;
+use super::serve::{ClientIdentity, SharedModel};
 use super::status::ApiStatus;
-use super::user::{ApiUser, ClientIdentity};
 
 /// Somebody who acts.
 #[derive(Debug, Clone)]

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::kinds::{KindInfo, KindKey};
 use super::object::{self, default, member, text};
+use super::rights::ApiUser;
 use super::state::ModelState;
 use super::status::ApiStatus;
-use super::user::ApiUser;
 
 /// Annotation of pods that a kubelet runs from a file.
 const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -12,11 +12,12 @@ use super::parse::{PathTarget, QueryParams, name_for_rights};
 use super::patches::{PatchForm, accepted, check_options, patch};
 use super::reads;
 use super::reviews;
+use super::rights::{ApiUser, AskedRight};
 use super::selectors::ObjectFilter;
+use super::serve::ClientIdentity;
 use super::state::ModelState;
 use super::status::{ApiStatus, success};
 use super::tokens;
-use super::user::{ApiUser, AskedRight, ClientIdentity};
 use super::watching::{WatchSession, collection};
 use super::writes::{FieldOwners, WriteCall, check_type, create, replace, store};
 

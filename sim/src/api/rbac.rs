@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::kinds::KindKey;
+use super::rights::{ApiUser, AskedRight};
 use super::storage::ObjectStorage;
-use super::user::{ApiUser, AskedRight};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

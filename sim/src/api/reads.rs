@@ -169,11 +169,11 @@ impl ChosenList {
         if self.next.is_some() {
             return None;
         }
-        let selects = ["labelSelector", "fieldSelector"].iter().any(|name| !params.text(name).is_empty());
+        let selector = format!("{};{}", params.text("labelSelector"), params.text("fieldSelector"));
         Some(ModelEvent::ViewMoved {
             client: client.to_owned(),
             kind: convert::stored_key(kind),
-            is_whole: target.namespace.is_empty() && !selects,
+            selector: target.namespace.is_empty().then_some(selector),
             era,
             revision: self.revision,
         })

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::object::text;
+use super::rights::{ApiUser, AskedRight};
 use super::state::ModelState;
 use super::status::{ApiStatus, FieldProblem};
 use super::tokens;
-use super::user::{ApiUser, AskedRight};
 
 /// Answers a review.
 ///

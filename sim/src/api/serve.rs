@@ -22,9 +22,9 @@ use super::calls::{ApiRequest, Performed, perform};
 use super::faults::{CallFault, CallPlace};
 use super::kinds::KindKey;
 use super::parse::{QueryParams, RequestRoute, name_for_rights, route, verb};
+use super::rights::{ApiUser, AskedRight};
 use super::state::ModelState;
 use super::status::ApiStatus;
-use super::user::{ApiUser, AskedRight, ClientIdentity};
 use super::watching::{WatchSession, WatchStep};
 use super::{documents, tokens};
 
@@ -77,6 +77,13 @@ impl SharedModel {
             },
         }
     }
+}
+
+/// The name and user of a client.
+#[derive(Debug, Clone)]
+pub(super) struct ClientIdentity {
+    pub(super) name: String,
+    pub(super) user: ApiUser,
 }
 
 /// Serves one request of a client. An error is a connection that failed.

@@ -12,10 +12,9 @@ use super::convert;
 use super::faults::{CallPlace, FaultTable};
 use super::kinds::{KindInfo, KindKey, built_in, definitions, of_definition};
 use super::parse::PathTarget;
-use super::rights::{RightsTable, RightsView};
+use super::rights::{ApiUser, AskedRight, RightsTable, RightsView};
 use super::status::ApiStatus;
 use super::storage::{ObjectChange, ObjectStorage, WriteStamp};
-use super::user::{ApiUser, AskedRight};
 
 /// Something that an observer is told.
 #[derive(Debug, Clone)]
@@ -35,8 +34,8 @@ pub enum ModelEvent {
         client: String,
         /// The kind.
         kind: KindKey,
-        /// Whether it selects all objects of the kind.
-        is_whole: bool,
+        /// Its label selector and field selector, joined by a semicolon; `None` if it shows only one namespace.
+        selector: Option<String>,
         /// Number of backups restored before.
         era: u64,
         /// The revision.
@@ -106,6 +105,8 @@ pub(super) struct ModelState {
     /// Users that clients were made for.
     pub(super) clients: BTreeSet<String>,
     pub(super) observers: Observers,
+    /// Shared with each half-open watch.
+    pub(super) half_open: Arc<()>,
     kinds: Vec<KindInfo>,
 }
 
@@ -124,6 +125,7 @@ impl ModelState {
             down_until: Duration::ZERO,
             clients: BTreeSet::new(),
             observers: Observers::default(),
+            half_open: Arc::new(()),
             kinds: built_in().collect(),
         }
     }

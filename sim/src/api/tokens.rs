@@ -1,4 +1,5 @@
-//! Tokens of ServiceAccounts. They have the form of a JWT, but no signature: only the model knows them.
+//! Tokens of ServiceAccounts. They have the form of a JWT, but no signature: only the model knows them. They name a key
+//! that the server does not publish, so nobody can verify them without a review.
 
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
@@ -6,9 +7,9 @@ use serde_json::{Value, json};
 use super::clock::text_of;
 use super::kinds::KindKey;
 use super::object::{self, text};
+use super::rights::ApiUser;
 use super::state::{IssuedToken, ModelEvent, ModelState};
 use super::status::{ApiStatus, FieldProblem};
-use super::user::ApiUser;
 use super::writes::WriteCall;
 
 /// Audience of the API server itself.
@@ -132,7 +133,7 @@ pub(super) fn issue(state: &mut ModelState, issued: IssuedToken) -> String {
         "iss": AUDIENCE, "sub": issued.user.name, "aud": issued.audiences, "exp": issued.until,
         "iat": state.clock.unix_seconds(), "jti": state.dice.uid(),
     });
-    let header = encoded(br#"{"alg":"none","typ":"JWT"}"#);
+    let header = encoded(br#"{"alg":"RS256","kid":"model","typ":"JWT"}"#);
     let token = format!("{header}.{}.{}", encoded(claims.to_string().as_bytes()), encoded(b"model"));
     let account = issued.user.name.clone();
     state.tokens.insert(token.clone(), issued);

@@ -45,6 +45,8 @@ pub(super) struct WatchedCollection {
     pub(super) kind: KindInfo,
     pub(super) namespace: String,
     pub(super) filter: ObjectFilter,
+    /// As in [`ModelEvent::ViewMoved`].
+    pub(super) selector: String,
 }
 
 impl WatchedCollection {
@@ -81,6 +83,8 @@ pub(super) struct WatchSession {
     spared: u64,
     /// The state in which it was broken, for good.
     broken: Option<WatchFault>,
+    /// Counts it among the half-open watches.
+    counted: Option<Arc<()>>,
     /// The line with which it ends.
     last_words: Option<String>,
     is_ended: bool,
@@ -117,6 +121,7 @@ impl WatchSession {
             ends: now + Duration::from_secs(seconds),
             spared: state.faults.newest(),
             broken: None,
+            counted: None,
             last_words: None,
             is_ended: false,
             what,
@@ -171,7 +176,7 @@ impl WatchSession {
         Some(ModelEvent::ViewMoved {
             client: self.what.client.clone(),
             kind: self.stored.clone(),
-            is_whole: self.what.namespace.is_empty() && self.what.filter.is_empty(),
+            selector: self.what.namespace.is_empty().then(|| self.what.selector.clone()),
             era: state.storage.era(),
             revision: self.after,
         })
@@ -230,6 +235,9 @@ impl WatchSession {
             }
             (Some(WatchFault::Closed), _) => self.is_ended = true,
             (Some(fault), _) => self.broken = Some(fault),
+        }
+        if self.broken == Some(WatchFault::HalfOpen) && self.counted.is_none() {
+            self.counted = Some(Arc::clone(&state.half_open));
         }
     }
 
@@ -332,6 +340,7 @@ pub(super) fn collection(
         kind: kind.clone(),
         namespace: target.namespace.clone(),
         filter: ObjectFilter::parse(&kind.key, params.text("labelSelector"), &fields)?,
+        selector: format!("{};{fields}", params.text("labelSelector")),
     })
 }
 

@@ -9,10 +9,10 @@ use super::kinds::{KindInfo, KindKey, definitions};
 use super::managers::{FieldManagers, ManagerId};
 use super::object::{self, member, metadata, take_over, text, tidy};
 use super::parse::PathTarget;
+use super::rights::ApiUser;
 use super::shapes::FieldShapes;
 use super::state::ModelState;
 use super::status::{ApiStatus, FieldProblem};
-use super::user::ApiUser;
 use super::{admission, defaults, validation};
 
 /// Largest object that etcd stores, in bytes.

@@ -24,9 +24,11 @@ pub(super) struct Subscription {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct ObservedConnection {
+pub(super) struct Connection {
     /// The node.
     pub(super) node: String,
+    /// The machine on which its agent runs.
+    pub(super) machine: String,
     /// The replica.
     pub(super) replica: u32,
     /// Deliveries under way, by lane and position.
@@ -49,18 +51,25 @@ pub(super) struct Answered {
 /// All connections, and for each node the epoch in which it was last caught up.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    all: BTreeMap<u64, ObservedConnection>,
+    all: BTreeMap<u64, Connection>,
     epochs: BTreeMap<String, String>,
     /// Nodes that have not been caught up since a backup was restored, with the epoch before.
     between: BTreeMap<String, String>,
     nodes: BTreeSet<String>,
+    /// Those that live at both ends.
+    living: BTreeSet<u64>,
 }
 
 impl Connections {
     /// Follows an observation. Returns what an edge said about deliveries.
     pub(super) fn observe(&mut self, seen: &Seen) -> Answered {
         match seen {
-            Seen::Connected { connection, node, replica } => self.connected(*connection, node, *replica),
+            Seen::Connected { connection, node, machine, replica } => {
+                self.connected(*connection, (node, machine), *replica);
+            }
+            Seen::Closed { connection, .. } => {
+                self.living.remove(connection);
+            }
             Seen::Restored { .. } => {
                 for node in &self.nodes {
                     let epoch = self.epochs.get(node).cloned().unwrap_or_default();
@@ -76,11 +85,13 @@ impl Connections {
         Answered::default()
     }
 
-    fn connected(&mut self, connection: u64, node: &str, replica: u32) {
+    fn connected(&mut self, connection: u64, (node, machine): (&str, &str), replica: u32) {
         self.nodes.insert(node.to_owned());
-        let node = node.to_owned();
+        self.living.insert(connection);
+        let (node, machine) = (node.to_owned(), machine.to_owned());
         let (under_way, subscriptions, requests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        self.all.insert(connection, ObservedConnection { node, replica, under_way, subscriptions, requests });
+        self.all
+            .insert(connection, Connection { node, machine, replica, under_way, subscriptions, requests });
     }
 
     fn cloud_sent(&mut self, number: u64, (lane, bytes): (u8, usize), frame: &SeenFrame) {
@@ -133,8 +144,16 @@ impl Connections {
 
     /// A connection, also one that has ended.
     #[must_use]
-    pub(super) fn get(&self, connection: u64) -> Option<&ObservedConnection> {
+    pub(super) fn get(&self, connection: u64) -> Option<&Connection> {
         self.all.get(&connection)
+    }
+
+    /// Whether a node is connected.
+    #[must_use]
+    pub(super) fn is_connected(&self, node: &str) -> bool {
+        self.living
+            .iter()
+            .any(|number| self.all.get(number).is_some_and(|connection| connection.node == node))
     }
 
     /// Whether a backup was restored and the node has not been caught up with the new history yet.
@@ -153,7 +172,12 @@ mod tests {
     #[test]
     fn an_acknowledgement_covers_its_lane_up_to_its_position() {
         let mut connections = Connections::default();
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         for seq in 1..=3 {
             connections.observe(&down(1, deliver(seq, &id("pods/d/p"), gone())));
         }
@@ -168,7 +192,12 @@ mod tests {
         let mut connections = Connections::default();
         let caught_up =
             |epoch: &str| down(1, SeenFrame::CaughtUp { subscription: 0, epoch: epoch.to_owned() });
-        connections.observe(&Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
+        connections.observe(&Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         connections.observe(&caught_up("c/0"));
         connections.observe(&Seen::Restored { position: HistoryPosition { history: 1, revision: 3 } });
         connections.observe(&caught_up("c/0"));

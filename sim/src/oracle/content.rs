@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::observation::{ContentDigest, ObjectId, SeenVersion};
@@ -13,6 +13,13 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Annotation of a pod that a node created for a pod of its own.
 const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Bytes of a pod that is being deleted above which it may be shortened. Bodies at an edge lack some bytes of the API's.
+const WHOLE_ENDING_LEN: usize = 15 * 1024;
+
+/// Metadata that a pod that is being deleted always has.
+const ENDING_METADATA: [&str; 6] =
+    ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
 
 /// Digest of some bytes.
 #[must_use]
@@ -28,6 +35,9 @@ pub fn version(resource: &str, body: &Value) -> SeenVersion {
     let text = |path: &str| body.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let mut value = body.clone();
     trim(&mut value);
+    if resource == "pods" && text("/metadata/deletionTimestamp") != "" {
+        shorten(&mut value);
+    }
     let content = digest(value.to_string().as_bytes());
     if matches!(resource, "pods" | "nodes") {
         remove(&mut value, "", &["status"]);
@@ -55,6 +65,23 @@ fn trim(value: &mut Value) {
     }
 }
 
+/// A large pod that is being deleted may reach its node without status and other large parts. A node terminates it with
+/// the members that are left here.
+fn shorten(pod: &mut Value) {
+    let is_whole = pod.get("status").is_some() && pod.to_string().len() <= WHOLE_ENDING_LEN;
+    if is_whole {
+        return;
+    }
+    let kept = |part: &Value, names: &[&str]| {
+        let members = names.iter().filter_map(|name| Some(((*name).to_owned(), part.get(*name)?.clone())));
+        Value::Object(members.collect())
+    };
+    *pod = json!({
+        "metadata": kept(&pod["metadata"], &ENDING_METADATA),
+        "spec": kept(&pod["spec"], &["nodeName", "terminationGracePeriodSeconds"]),
+    });
+}
+
 fn remove(value: &mut Value, path: &str, members: &[&str]) {
     let Some(object) = value.pointer_mut(path).and_then(Value::as_object_mut) else { return };
     for member in members {
@@ -77,7 +104,7 @@ pub fn marker<'a>(resource: &str, body: &'a Value) -> Option<&'a str> {
 
 /// What the rules ask about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectFacts {
+pub struct Facts {
     /// Its version; the revision is the API's.
     pub version: SeenVersion,
     /// Of a pod: the node that it is bound to; empty if none.
@@ -94,7 +121,7 @@ pub struct ObjectFacts {
     pub marker: String,
 }
 
-impl ObjectFacts {
+impl Facts {
     /// Reads an object.
     #[must_use]
     pub fn read(object: &ObjectId, body: &Value) -> Self {
@@ -137,7 +164,7 @@ const SECRET_REFERENCES: [(&str, &str); 8] = [
 /// The ConfigMaps and Secrets that a pod names, optional ones too. A text that can be no name refers to nothing.
 #[must_use]
 pub fn references(namespace: &str, pod: &Value) -> BTreeSet<ObjectId> {
-    let mut found = References { namespace, all: BTreeSet::new() };
+    let mut found = Found { namespace, all: BTreeSet::new() };
     let spec = &pod["spec"];
     for volume in array(&spec["volumes"]) {
         found.config(&volume["configMap"]["name"]);
@@ -169,12 +196,12 @@ pub fn references(namespace: &str, pod: &Value) -> BTreeSet<ObjectId> {
     found.all
 }
 
-struct References<'n> {
+struct Found<'n> {
     namespace: &'n str,
     all: BTreeSet<ObjectId>,
 }
 
-impl References<'_> {
+impl Found<'_> {
     fn config(&mut self, name: &Value) {
         self.add("configmaps", name);
     }
@@ -255,9 +282,9 @@ mod tests {
     fn a_mirror_pod_brings_nothing() {
         let mut pod = json!({"spec": {"nodeName": "n", "volumes": [{"configMap": {"name": "c"}}]}});
         let id = ObjectId::new("pods", "d", "p");
-        assert_eq!(ObjectFacts::read(&id, &pod).references.len(), 1);
+        assert_eq!(Facts::read(&id, &pod).references.len(), 1);
         pod["metadata"]["annotations"] = json!({ MIRROR: "x" });
-        assert!(ObjectFacts::read(&id, &pod).references.is_empty());
+        assert!(Facts::read(&id, &pod).references.is_empty());
     }
 
     #[test]

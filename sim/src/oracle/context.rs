@@ -10,7 +10,7 @@ use crate::observation::{HistoryPosition, Millis, Observation, Seen};
 
 /// What all rules see.
 #[derive(Debug, Default)]
-pub(super) struct OracleContext {
+pub(super) struct Context {
     /// Bounds and windows.
     pub(super) limits: OracleLimits,
     /// The history of the API.
@@ -23,12 +23,14 @@ pub(super) struct OracleContext {
     pub(super) answered: Answered,
     /// When the faults ended.
     pub(super) faults_ended: Option<Millis>,
+    /// Whether everything has converged before the end of its time.
+    has_settled: bool,
     /// Nodes that have to converge.
     pub(super) nodes: Vec<String>,
     accounts: BTreeMap<String, String>,
 }
 
-impl OracleContext {
+impl Context {
     /// Nothing has happened yet.
     pub(super) fn new(nodes: Vec<String>, limits: OracleLimits) -> Self {
         Self { limits, nodes, ..Self::default() }
@@ -48,6 +50,7 @@ impl OracleContext {
                 self.accounts.insert(token.clone(), account.clone());
             }
             Seen::FaultsEnded => self.faults_ended = Some(at),
+            Seen::Settled => self.has_settled = true,
             _ => {}
         }
         self.answered = self.connections.observe(&observation.seen);
@@ -79,7 +82,7 @@ impl OracleContext {
     /// Whether the system has had its time to settle.
     #[must_use]
     pub(super) fn is_settled(&self, at: Millis) -> bool {
-        self.faults_ended.is_some_and(|ended| at >= ended + self.limits.converge)
+        self.has_settled || self.faults_ended.is_some_and(|ended| at >= ended + self.limits.converge)
     }
 
     /// Whether the Node has been the same all the time since it was first created. The certificate of a deleted Node

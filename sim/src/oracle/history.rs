@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::content::ObjectFacts;
+use super::content::Facts;
 use crate::observation::{ApiWrite, HistoryPosition, Millis, ObjectId};
 
 /// Group of roles and bindings, whose bodies are kept.
@@ -15,7 +15,7 @@ pub(super) const RBAC: &str = "rbac.authorization.k8s.io";
 #[derive(Debug)]
 pub(super) struct PastObject {
     /// What rules ask about it.
-    pub(super) facts: ObjectFacts,
+    pub(super) facts: Facts,
     /// The whole object, of roles and bindings only.
     pub(super) body: Option<Arc<Value>>,
 }
@@ -47,7 +47,7 @@ impl History {
         let keeps_body = write.object.resource.ends_with(RBAC);
         let state = write.body.as_ref().map(|body| {
             Arc::new(PastObject {
-                facts: ObjectFacts::read(&write.object, body),
+                facts: Facts::read(&write.object, body),
                 body: keeps_body.then(|| Arc::clone(body)),
             })
         });

@@ -16,6 +16,8 @@ pub struct OracleLimits {
     /// Longest time in which an undisturbed node gets what it needs: the longest back-off of a connection, and reads
     /// that fail until they count as unreadable.
     pub late: Millis,
+    /// The same after a fault of watches or of the API server: a watch whose connection is dead is noticed after 300 s.
+    pub late_of_watches: Millis,
     /// The same after two processes had the node's identity: the longest wait of the one that was replaced, twice.
     pub late_after_contest: Millis,
     /// Most connections of one node in a minute.
@@ -37,6 +39,7 @@ impl Default for OracleLimits {
             flight: 180_000,
             converge: 900_000,
             late: 200_000,
+            late_of_watches: 340_000,
             late_after_contest: 1_200_000,
             connections: 30,
             review: 330_000,

@@ -6,24 +6,30 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::history::{History, RBAC};
-use crate::observation::{HistoryPosition, ObjectId};
+use crate::observation::{HistoryPosition, ObjectId, Selection};
 
 /// Group that cloudcore names in its reviews for connected nodes.
 const EDGE_NODES: &str = "tombolo:edge-nodes";
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Requester {
+pub(super) struct Subject {
     user: String,
     groups: Vec<String>,
 }
 
-impl Requester {
+impl Subject {
     /// A node that is connected.
     #[must_use]
     pub(super) fn node(name: &str) -> Self {
         let groups = ["system:nodes", EDGE_NODES, "system:authenticated"].map(str::to_owned).to_vec();
         Self { user: format!("system:node:{name}"), groups }
+    }
+
+    /// Who follows a selection at a node.
+    #[must_use]
+    pub(super) fn follower(node: &str, account: Option<&str>) -> Self {
+        account.map_or_else(|| Self::node(node), Self::account)
     }
 
     /// The account of a pod: `system:serviceaccount:NAMESPACE:NAME`.
@@ -54,13 +60,33 @@ pub(super) struct Wish<'a> {
 #[must_use]
 pub(super) fn allowed_sometime(
     history: &History,
-    subject: &Requester,
+    subject: &Subject,
     wish: Wish<'_>,
     since: HistoryPosition,
 ) -> bool {
     if allowed_at(history, subject, wish, history.now()) {
         return true;
     }
+    changes_of_rights(history, since).into_iter().any(|position| allowed_at(history, subject, wish, position))
+}
+
+/// Whether the subject was allowed to list and watch a selection all the time from a position until now.
+#[must_use]
+pub(super) fn may_follow_since(
+    history: &History,
+    subject: &Subject,
+    selection: &Selection,
+    since: HistoryPosition,
+) -> bool {
+    let (resource, namespace) = (&*selection.resource, &*selection.namespace);
+    changes_of_rights(history, since).into_iter().all(|position| {
+        let wish = |verb| Wish { verb, resource, namespace, name: "" };
+        ["list", "watch"].into_iter().all(|verb| allowed_at(history, subject, wish(verb), position))
+    })
+}
+
+/// The position, and those after it at which roles or bindings were written.
+fn changes_of_rights(history: &History, since: HistoryPosition) -> BTreeSet<HistoryPosition> {
     let mut positions = BTreeSet::from([since]);
     for kind in ["clusterrolebindings", "rolebindings", "clusterroles", "roles"] {
         for (_, changes) in history.of_kind(&format!("{kind}.{RBAC}"), "") {
@@ -68,10 +94,10 @@ pub(super) fn allowed_sometime(
             positions.extend(later);
         }
     }
-    positions.into_iter().any(|position| allowed_at(history, subject, wish, position))
+    positions
 }
 
-fn allowed_at(history: &History, subject: &Requester, wish: Wish<'_>, position: HistoryPosition) -> bool {
+fn allowed_at(history: &History, subject: &Subject, wish: Wish<'_>, position: HistoryPosition) -> bool {
     let bindings = |kind: &str, namespace: &str| {
         let all: Vec<ObjectId> =
             history.of_kind(&format!("{kind}.{RBAC}"), namespace).map(|(id, _)| id.clone()).collect();
@@ -106,7 +132,7 @@ fn role<'h>(
     history.state(&id, position)?.body.as_deref()
 }
 
-fn names(subject: &Requester, named: &Value, namespace: &str) -> bool {
+fn names(subject: &Subject, named: &Value, namespace: &str) -> bool {
     let name = named["name"].as_str().unwrap_or_default();
     match named["kind"].as_str() {
         Some("User") => subject.user == name,
@@ -152,13 +178,13 @@ mod tests {
         api
     }
 
-    fn allowed(api: &Api, subject: &Requester, wish: Wish<'_>) -> bool {
+    fn allowed(api: &Api, subject: &Subject, wish: Wish<'_>) -> bool {
         allowed_sometime(&api.history, subject, wish, api.now())
     }
 
     #[test]
     fn rights_come_from_bindings_of_users_groups_and_accounts() {
-        let node = Requester::node("n");
+        let node = Subject::node("n");
         let group = api(&json!({"kind": "Group", "name": EDGE_NODES}));
         assert!(allowed(&group, &node, LIST));
         for wish in [
@@ -169,8 +195,8 @@ mod tests {
             assert!(!allowed(&group, &node, wish), "{wish:?}");
         }
         let account = api(&json!({"kind": "ServiceAccount", "namespace": "d", "name": "a"}));
-        assert!(allowed(&account, &Requester::account("system:serviceaccount:d:a"), LIST));
-        assert!(!allowed(&account, &Requester::account("system:serviceaccount:e:a"), LIST));
+        assert!(allowed(&account, &Subject::account("system:serviceaccount:d:a"), LIST));
+        assert!(!allowed(&account, &Subject::account("system:serviceaccount:e:a"), LIST));
         assert!(!allowed(&api(&json!({"kind": "User", "name": "*"})), &node, LIST), "a name is no pattern");
     }
 
@@ -179,7 +205,7 @@ mod tests {
         let mut api = api(&json!({"kind": "User", "name": "system:node:n"}));
         let granted = api.now();
         api.delete("clusterrolebindings.rbac.authorization.k8s.io//b");
-        let node = Requester::node("n");
+        let node = Subject::node("n");
         assert!(allowed_sometime(&api.history, &node, LIST, granted));
         assert!(!allowed(&api, &node, LIST));
     }

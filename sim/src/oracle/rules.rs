@@ -12,10 +12,10 @@ mod reports;
 mod rights;
 mod stopped;
 
-use super::RuleJudge;
+use super::Judge;
 
 /// All rules, each with an empty memory.
-pub(super) fn all() -> Vec<Box<dyn RuleJudge>> {
+pub(super) fn all() -> Vec<Box<dyn Judge>> {
     vec![
         Box::<forward::Forward>::default(),
         Box::<acknowledged::Acknowledged>::default(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::content;
 use super::history::History;
-use super::{OracleContext, OracleLimits, RuleJudge, Violation};
+use super::{Context, Judge, OracleLimits, Violation};
 use crate::observation::{
     ApiWrite, ContentDigest, HistoryPosition, Millis, Observation, Seen, SeenChange, SeenDelivery, SeenFrame,
     SeenVersion,
@@ -30,6 +30,15 @@ pub(super) struct Api {
 impl Api {
     pub(super) fn now(&self) -> HistoryPosition {
         self.position
+    }
+
+    /// Grants a group to read a kind of the core group.
+    pub(super) fn grant(&mut self, group: &str, resource: &str) {
+        let rule = json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": [resource]});
+        self.put("clusterroles.rbac.authorization.k8s.io//r", "admin", json!({"rules": [rule]}));
+        let reference = json!({"kind": "ClusterRole", "name": "r"});
+        let body = json!({"roleRef": reference, "subjects": [{"kind": "Group", "name": group}]});
+        self.put("clusterrolebindings.rbac.authorization.k8s.io//b", "admin", body);
     }
 
     /// Writes an object. A new one gets a new UID; its text is the UID of the old one otherwise.
@@ -91,13 +100,13 @@ impl Api {
 /// One rule over observations. Everything that an [`Api`] wrote is told as soon as it is told anything.
 pub(super) struct Bench<J> {
     pub(super) api: Api,
-    context: OracleContext,
+    context: Context,
     judge: J,
     told: usize,
     pub(super) now: Millis,
 }
 
-impl<J: RuleJudge + Default> Bench<J> {
+impl<J: Judge + Default> Bench<J> {
     /// Without delays: what a replica knows is what it acts on.
     pub(super) fn new() -> Self {
         let limits = OracleLimits {
@@ -110,9 +119,14 @@ impl<J: RuleJudge + Default> Bench<J> {
             ..OracleLimits::default()
         };
         let nodes = vec!["n".to_owned()];
-        let context = OracleContext::new(nodes, limits);
+        let context = Context::new(nodes, limits);
         let mut bench = Self { api: Api::default(), context, judge: J::default(), told: 0, now: 1000 };
-        bench.see(Seen::Connected { connection: 1, node: "n".to_owned(), replica: 0 });
+        bench.see(Seen::Connected {
+            connection: 1,
+            node: "n".to_owned(),
+            machine: "n".to_owned(),
+            replica: 0,
+        });
         bench
     }
 
@@ -128,6 +142,11 @@ impl<J: RuleJudge + Default> Bench<J> {
             self.judge.observe(&self.context, &observation, &mut found);
         }
         found
+    }
+
+    /// Whether nothing is missing.
+    pub(super) fn is_satisfied(&self) -> bool {
+        self.judge.is_satisfied(&self.context)
     }
 
     /// Observes what has to be lawful.

@@ -53,8 +53,8 @@ impl fmt::Display for Described<'_> {
             }
             Seen::ReplicaDown { replica } => write!(f, "replica-{replica}  ends"),
             Seen::TokenIssued { account, .. } => write!(f, "api        token for {account}"),
-            Seen::Connected { connection, node, replica } => {
-                write!(f, "{node}     connects to replica-{replica}: connection {connection}")
+            Seen::Connected { connection, machine, replica, .. } => {
+                write!(f, "{machine}     connects to replica-{replica}: connection {connection}")
             }
             Seen::Closed { connection, why } => write!(f, "connection {connection} closed: {why}"),
             Seen::Sent { connection, up, lane, bytes, frame } => {
@@ -67,7 +67,7 @@ impl fmt::Display for Described<'_> {
                 }
                 None => write!(f, "{node}     shows {reader} {object} gone"),
             },
-            Seen::Following { node, reader, selection } => {
+            Seen::Following { node, reader, selection, .. } => {
                 let labels = &selection.labels;
                 write!(
                     f,
@@ -91,6 +91,7 @@ impl fmt::Display for Described<'_> {
             Seen::FaultBegan { scope } => write!(f, "fault      begins for {scope:?}"),
             Seen::FaultOver { scope } => write!(f, "fault      is over for {scope:?}"),
             Seen::FaultsEnded => f.write_str("faults have ended"),
+            Seen::Settled => f.write_str("everything has converged"),
             Seen::Finished => f.write_str("end"),
         }
     }

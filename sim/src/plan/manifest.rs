@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::is_zero;
+use super::operation::is_zero;
 use crate::observation::ObjectId;
 
 /// What an object says. Each kind uses what it has a place for.

@@ -5,7 +5,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::fault::InjectedFault;
-use super::is_zero;
 use super::manifest::ObjectContent;
 use crate::observation::{Millis, ObjectId, Selection};
 
@@ -128,6 +127,10 @@ pub struct TimedFault {
     /// How long. A crashed process starts again after this time. 0 for what only happens once.
     #[serde(default, skip_serializing_if = "is_none")]
     pub lasts: Millis,
+}
+
+pub(super) fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 fn is_none(value: &Millis) -> bool {

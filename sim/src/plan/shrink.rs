@@ -7,10 +7,12 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Serialize};
+
 use super::{PlanOperation, SimPlan, TimedOperation};
 
 /// A run that broke a rule.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunFailure {
     /// Name of the rule.
     pub rule: String,

@@ -16,7 +16,7 @@ use tombolo_proto::{Lane, NodeId, StoreId};
 use tombolo_testkit::wait_for_value;
 use tombolo_tests::world::{DEADLINE, World};
 
-use super::doors::{ApiPort, PATIENCE};
+use super::ports::{ApiPort, PATIENCE};
 
 /// The name of the hostile node.
 pub(crate) const HOSTILE: &str = "hostile";

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_again_without_a_change_is_named() {
+    fn unchanged_rewrites_are_named() {
         let version = |uid: &str, cluster: &str, edge: &str| ObservedVersion {
             uid: Some(uid.to_owned()),
             cluster: Some(cluster.to_owned()),

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_difference_excuses_nothing_else() {
+    fn listed_difference_excuses_only_itself() {
         let invalid = refusal(422, "Invalid", "one");
         assert!(accepts(Where::Embedded, "GET /text", &invalid, &refusal(422, "Invalid", "two")));
         assert!(!accepts(Where::Embedded, "GET /text", &invalid, &refusal(422, "BadRequest", "one")));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_change_only_what_may_differ_are_left_out() {
+    fn events_with_only_excused_changes_are_left_out() {
         let event = |sort: &str, status: i32, data: i32| json!({"type": sort, "object": {"status": status, "data": data}});
         let watch = |events: Vec<Value>| answer(200, Value::Array(events));
         let quiet = watch(vec![event("ADDED", 0, 1), event("MODIFIED", 0, 2), event("DELETED", 0, 2)]);

@@ -80,7 +80,7 @@ fn differ(real: &Value, ours: &Value, at: &str, found: &mut Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn schemas_say_what_those_of_kube_apiserver_say() {
+async fn schemas_match_those_of_kube_apiserver() {
     cluster_or_skip!("schemas beside kube-apiserver");
     crate::install_provider();
     let (real, embedded) = tokio::join!(Target::real(), Target::embedded());

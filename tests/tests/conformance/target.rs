@@ -56,7 +56,7 @@ pub(crate) struct Target {
 }
 
 /// Parts that must live as long as the target.
-#[expect(dead_code, reason = "held until the target goes")]
+#[expect(dead_code, reason = "held until the target is dropped")]
 enum Running {
     Real(Box<ControlPlane>),
     Embedded(Trigger, TempDir),

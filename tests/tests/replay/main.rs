@@ -77,7 +77,7 @@ fn has_api_lines(transcript: &Transcript) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_node_joins_runs_goes_away_and_converges() {
+async fn new_node_joins_runs_disconnects_and_converges() {
     let transcript = transcript("kubeedge-join-run-offline.jsonl");
     let run = play(&transcript).await;
     assert!(run.preconditions.iter().any(|line| line.contains("node.kubernetes.io/not-ready")));
@@ -106,7 +106,7 @@ async fn applications_of_an_edge_watch_many_kinds_and_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_recorded_replays_and_has_no_secret() {
+async fn recordings_replay_and_contain_no_secret() {
     let origin = transcript("kubeedge-join-run-offline.jsonl");
     let folder = tempfile::tempdir().expect("a folder");
     play_recording(&origin, folder.path()).await.expect("a recording cloudcore");

@@ -294,7 +294,7 @@ fn is_seen(origin: &Transcript, run: &[Happening], index: usize, pointer: Option
         }
         Some(pointer) => {
             let Event::Down(frame) = &mut altered.lines[index].event else { return true };
-            let value = frame.as_json_mut().pointer_mut(pointer).expect("a place of the frame");
+            let value = frame.as_json_mut().pointer_mut(pointer).expect("a path in the frame");
             *value = match value.take() {
                 Value::String(text) => Value::String(changed(&text)),
                 Value::Number(number) => (number.as_i64().unwrap_or_default() + 1).into(),

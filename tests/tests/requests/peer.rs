@@ -94,7 +94,7 @@ impl Peer {
     pub(crate) async fn report(&self, operation: &str, resource: &str, content: Value) -> Option<Answer> {
         match self {
             Self::KubeEdge(node) => {
-                node.tell(operation, resource, content).await.unwrap();
+                node.send_unanswered(operation, resource, content).await.unwrap();
                 None
             }
             Self::Ours(_) => Some(self.ask(operation, resource, content).await),

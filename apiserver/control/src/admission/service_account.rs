@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_volume_is_mounted_where_nothing_else_is() {
+    fn token_volume_is_mounted_where_the_path_is_free() {
         let mut pod = json!({"spec": {
             "initContainers": [{"name": "i"}],
             "containers": [{"name": "a", "volumeMounts": [{"name": "own", "mountPath": MOUNT_PATH}]}, {"name": "b"}],
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_pods_refer_to_nothing_secret() {
+    fn mirror_pods_may_not_refer_to_secrets() {
         let projected =
             json!({"spec": {"volumes": [{"projected": {"sources": [{"serviceAccountToken": {}}]}}]}});
         assert!(check_mirror(&projected).is_err());

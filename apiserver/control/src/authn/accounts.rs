@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn time_and_bound_objects_end_a_token() {
+    async fn token_ends_with_its_expiry_or_its_bound_object() {
         let World { objects, claims } = world().await;
         assert!(identify(&claims, &objects, NOW + 660).is_ok());
         assert!(identify(&claims, &objects, NOW + 661).unwrap_err().contains("expired"));

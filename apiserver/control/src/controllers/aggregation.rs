@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_select_and_exclude() {
+    fn aggregation_selectors_select_and_exclude() {
         let labelled = |name: &str, labels: Value| {
             let rule = json!([{"verbs": [name]}]);
             role(name, json!({"metadata": {"labels": labels}, "rules": rule}))

@@ -186,7 +186,7 @@ mod tests {
     use crate::objects::text;
 
     #[test]
-    fn every_served_version_has_one_but_their_own_group() {
+    fn every_served_version_has_an_api_service() {
         let wanted = wanted(&Registry::new(tombolo_catalog::kinds()));
         assert_eq!(wanted["v1."].priorities.group, 18_000);
         assert_eq!(wanted["v2.autoscaling"].priorities.version, 30);

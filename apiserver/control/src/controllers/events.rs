@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_event_goes_an_hour_after_it_was_written_whatever_it_says() {
+    async fn event_expires_an_hour_after_its_write_whatever_times_it_states() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let event = |name: &str| {
             let never = "2999-01-01T00:00:00Z";

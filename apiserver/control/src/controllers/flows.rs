@@ -76,7 +76,7 @@ mod tests {
     use crate::objects::Objects;
 
     #[tokio::test]
-    async fn a_schema_says_whether_its_level_exists() {
+    async fn flow_schema_reports_whether_its_level_exists() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let schema =
             json!({"metadata": {"name": "s"}, "spec": {"priorityLevelConfiguration": {"name": "l"}}});
@@ -85,7 +85,7 @@ mod tests {
         let flows = Flows::default();
         let said = |schema: &StoredObject| schema.text("/status/conditions/0/status").to_owned();
         assert!(judge(&mut schema, &flows) && said(&schema) == "True");
-        assert!(!judge(&mut schema, &flows), "it says so already");
+        assert!(!judge(&mut schema, &flows), "the condition is already set");
         let level =
             objects.create(resource(LEVELS), json!({"metadata": {"name": "l"}, "spec": {}})).await.unwrap();
         flows.apply(&level, false);

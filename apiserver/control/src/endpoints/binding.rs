@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_bound_once_and_only_its_own_incarnation() {
+    async fn pod_is_bound_once_and_only_by_its_uid() {
         let (_, mut pod) = pod().await;
         let binding =
             json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_is_of_the_pod_of_its_path() {
+    fn binding_must_name_the_pod_of_its_path() {
         let binding = json!({"metadata": {"name": "q"}, "target": {"name": "n"}});
         assert_eq!(pod_name(&asked(""), &binding).unwrap(), "q");
         let refused = pod_name(&asked("binding"), &binding).unwrap_err();

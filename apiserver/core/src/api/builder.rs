@@ -249,7 +249,7 @@ impl Builder {
     }
 
     fn limits(&mut self) -> &mut RequestLimits {
-        Arc::get_mut(&mut self.parts.limits).expect("nobody is served before the server is finished")
+        Arc::get_mut(&mut self.parts.limits).expect("no request is served before the server is built")
     }
 
     /// The finished server.

@@ -68,7 +68,7 @@ async fn same_event(watches: &mut [Body]) -> Value {
         lines.push(watch.frame().await.unwrap().unwrap().into_data().unwrap());
     }
     assert!(lines.iter().all(|line| *line == lines[0]), "all watchers see the same");
-    assert!(lines.iter().all(|line| line.as_ptr() == lines[0].as_ptr()), "and nobody gets a copy");
+    assert!(lines.iter().all(|line| line.as_ptr() == lines[0].as_ptr()), "and no watcher gets a copy");
     serde_json::from_slice(&lines[0]).unwrap()
 }
 

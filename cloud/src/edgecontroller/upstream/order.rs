@@ -36,6 +36,8 @@ use crate::turns::{Queued, Turn};
 
 /// Status code of a write that names an outdated version.
 const CONFLICT: u16 = 409;
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
 
 /// How often a patch is retried because others wrote beside the status. Beyond that, permanent writers win.
 const REPEATS_MAX: usize = 5;
@@ -189,7 +191,7 @@ impl Upstream {
         };
         let mut known = self.known_to(position, key);
         if known.revision.is_none() && names_version(&call.body, CloudRevision(0)).is_some() {
-            let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
+            let there = self.there(node, key).await?;
             if !there.is_success() {
                 return Ok(there);
             }
@@ -223,6 +225,17 @@ impl Upstream {
             }
             (known, repeats) = (there, repeats + 1);
         }
+    }
+
+    /// The object as the node may read it. A pod that was deleted is no longer the node's, and the API server refuses to
+    /// say that it is gone; the report about it must still end.
+    async fn there(&self, node: &NodeId, key: &ObjectKey) -> Result<Answer, CallError> {
+        let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
+        if there.code != FORBIDDEN {
+            return Ok(there);
+        }
+        let own = self.kube.call(Caller::OwnFor(node), ApiCall::get(path_to(key))).await?;
+        Ok(if own.code == NOT_FOUND { own } else { there })
     }
 
     /// Records the Node of a node that has registered.
@@ -340,7 +353,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_names_the_version_unless_it_does_so_itself() {
+    fn patch_gets_the_version_unless_it_names_one() {
         let on = |patch: &Value| object_on_version(patch.to_string().as_bytes(), CloudRevision(7));
         for (patch, expected) in [
             (json!({"status": {"a": 1}}), json!({"status": {"a": 1}, "metadata": {"resourceVersion": "7"}})),
@@ -362,8 +375,8 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_very_many_names_takes_a_few_times_its_text() {
-        if !alone(module_path!(), "a_patch_of_very_many_names_takes_a_few_times_its_text") {
+    fn patch_with_many_names_takes_a_few_times_its_text() {
+        if !alone(module_path!(), "patch_with_many_names_takes_a_few_times_its_text") {
             return;
         }
         let many: String = (1_000_000..1_500_000).map(|number| format!("\"{number}\":0,")).collect();
@@ -378,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_name_the_version_unless_they_do_so_themselves() {
+    fn json_patch_names_the_version_unless_it_already_does() {
         let call = |content_type: &str| ApiCall::patch("/api/v1/nodes/n/status", content_type, Bytes::new());
         let names = naming(&call("application/json-patch+json")).expect("a patch");
         let on = |patch: &Value| names(patch.to_string().as_bytes(), CloudRevision(7));
@@ -398,7 +411,7 @@ mod tests {
         assert_eq!(applied(b"status: {}", CloudRevision(7)), None, "YAML stays as it is");
         assert!(naming(&call("application/json")).is_none());
         let put = ApiCall::json(Method::PUT, "/api/v1/nodes/n/status", &json!({}));
-        let names = naming(&put).expect("an object in the place of another one");
+        let names = naming(&put).expect("an object that replaced another one");
         assert_eq!(
             names(&put.body, CloudRevision(7)).expect("changed"),
             r#"{"metadata":{"resourceVersion":"7"}}"#
@@ -406,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_of_nodes_and_pods_is_looked_at() {
+    fn only_status_writes_of_nodes_and_pods_are_ordered() {
         let names = |path: &str| written_by_call(path).map(|key| key.to_string());
         assert_eq!(names("/api/v1/nodes/n/status").as_deref(), Some("v1/nodes/n"));
         assert_eq!(names("/api/v1/namespaces/d/pods/p/status?x=y").as_deref(), Some("v1/pods/d/p"));

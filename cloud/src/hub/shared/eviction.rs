@@ -43,7 +43,7 @@ impl SharedWatch {
                 let idle = |watch: &Arc<Self>| watch.is_paid_by(node) && watch.standing().0 == 0;
                 ("idle", others.filter(idle).min_by_key(|watch| watch.idle_since()))
             }
-            Lack::Whole if self.crowd_gives_way() => return Ok(()),
+            Lack::Whole if self.withholds_from_largest() => return Ok(()),
             Lack::Whole => {
                 let own = self.standing();
                 let least =
@@ -52,7 +52,7 @@ impl SharedWatch {
             }
         };
         let Some(other) = other else {
-            return if self.crowd_gives_way_here() { Ok(()) } else { Err(payers.refuse(lack)) };
+            return if self.withholds_from_largest_here() { Ok(()) } else { Err(payers.refuse(lack)) };
         };
         payers.count(kind);
         other.fail(&Closed::new(503, "this watch was evicted for lack of memory: subscribe again"));
@@ -60,20 +60,22 @@ impl SharedWatch {
     }
 
     /// Withholds an object of this copy alone. False when this is not possible.
-    fn crowd_gives_way_here(&self) -> bool {
-        self.crowd().is_some_and(|bytes| bytes >= self.interned.payers.crowd_min) && self.withhold_one()
+    fn withholds_from_largest_here(&self) -> bool {
+        self.largest_namespace_bytes().is_some_and(|bytes| bytes >= self.interned.payers.large_namespace_min)
+            && self.withhold_one()
     }
 
     /// Withholds an object of the largest namespace in any copy that all nodes follow. False when this is not possible.
-    fn crowd_gives_way(&self) -> bool {
+    fn withholds_from_largest(&self) -> bool {
         let payers = &self.interned.payers;
-        let is_crowd = |bytes: &usize| *bytes >= payers.crowd_min;
-        let own = self.crowd().filter(is_crowd);
+        let is_large = |bytes: &usize| *bytes >= payers.large_namespace_min;
+        let own = self.largest_namespace_bytes().filter(is_large);
         let others = payers.others(self).into_iter();
-        let others = others.filter_map(|watch| Some((watch.crowd().filter(is_crowd)?, watch)));
+        let others =
+            others.filter_map(|watch| Some((watch.largest_namespace_bytes().filter(is_large)?, watch)));
         match others.max_by_key(|(bytes, _)| *bytes) {
             Some((bytes, other)) if own.is_none_or(|own| own < bytes) => other.withhold_one(),
-            _ => self.crowd_gives_way_here(),
+            _ => self.withholds_from_largest_here(),
         }
     }
 

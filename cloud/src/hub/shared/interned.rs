@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_there_once_and_the_whole_is_bounded() {
+    fn shared_object_is_stored_once_and_the_total_is_bounded() {
         let interned = Interned::new(350 * 1024);
         let first = interned.keep(&object("a", 1)).expect("room");
         let again: Vec<_> = (0..100).map(|_| interned.keep(&object("a", 1)).expect("known")).collect();

@@ -18,7 +18,7 @@ use crate::metrics::{Label, Metrics};
 const NODE_PART: usize = 4;
 
 /// A namespace gives way only when it has at least the total divided by this number.
-const CROWD_PART: usize = 8;
+const LARGE_PART: usize = 8;
 
 /// The memory that is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ pub(in crate::hub) struct Payers {
     /// Objects that were withheld from all nodes because their namespace is the largest.
     withheld: Family<Label, Counter>,
     /// Bytes from which on a namespace gives way.
-    pub(super) crowd_min: usize,
+    pub(super) large_namespace_min: usize,
     lines: Arc<LineLimit<Box<str>>>,
 }
 
@@ -53,10 +53,19 @@ impl Payers {
     /// Shares of a total of this many bytes.
     pub(in crate::hub) fn new(bytes: usize) -> Self {
         let (nodes, watches, ended, withheld) = Default::default();
-        let (crowd_min, lines) = (bytes / CROWD_PART, Arc::new(LineLimit::new(1, 60)));
+        let (large_namespace_min, lines) = (bytes / LARGE_PART, Arc::new(LineLimit::new(1, 60)));
         // The total is limited where the objects are stored, each only once.
         let shares = Budget::new(usize::MAX);
-        Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended, withheld, crowd_min, lines }
+        Self {
+            shares,
+            share_max: bytes / NODE_PART,
+            nodes,
+            watches,
+            ended,
+            withheld,
+            large_namespace_min,
+            lines,
+        }
     }
 
     /// The same, and counts in `metrics` what has ended.

@@ -102,7 +102,7 @@ async fn answer(stream: TcpStream, tls: TlsAcceptor, accepted: Arc<Mutex<Certifi
 /// The file is on a disk that does not answer: a reader waits until something is written. The test runs on one thread,
 /// so a call that waited would block everything.
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
+async fn hanging_disk_delays_no_call() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let path = folder.path().join("kubeconfig");
     assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
@@ -117,7 +117,7 @@ async fn a_disk_that_does_not_answer_keeps_no_call_waiting() {
     let _pool = connections.current();
     done.send(()).expect("it waits");
     let in_time = tokio::task::spawn_blocking(|| writer.join()).await.expect("a thread").expect("no panic");
-    assert!(in_time.expect("it is written"), "nobody reads it in the place of a call");
+    assert!(in_time.expect("it is written"), "the copy never replaces a call");
 }
 
 /// The status code of a request.
@@ -138,7 +138,7 @@ async fn look_again() {
 }
 
 #[tokio::test]
-async fn access_by_the_kubeconfig_outlives_the_certificate_in_it() {
+async fn kubeconfig_access_outlives_the_certificate_in_it() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let server = OneCertificate::start().await;
     let path = folder.path().join("kubeconfig");

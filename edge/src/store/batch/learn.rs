@@ -45,6 +45,10 @@ impl Batch<'_> {
         if same.is_none() && (facts.is_gone() || self.gone.lock().includes(self.state.era, &version)) {
             return Ok(None);
         }
+        if facts.is_gone() {
+            // Its version is that of a state before, and the cloud will report the deletion.
+            return last_state(old.as_ref(), learned, revision);
+        }
         if self.is_news(old.as_ref(), &version) {
             let is_node = is_pushed(learned.key.resource()) && &*learned.key.resource().name == "nodes";
             let Ok((body, hash)) = splice::trimmed(&learned.body, is_node) else { return Ok(None) };
@@ -121,4 +125,16 @@ impl Batch<'_> {
     fn is_comparable(&self) -> bool {
         self.state.trim_version == splice::TRIM_VERSION
     }
+}
+
+/// The answer to a writer whose write has completed the deletion of an object that is held here.
+fn last_state(
+    held: Option<&ObjectRow>,
+    learned: &Learned,
+    revision: CloudRevision,
+) -> Result<Option<Bytes>, WriteError> {
+    let Some(held) = held.filter(|row| row.state == State::Visible) else { return Ok(None) };
+    let is_same = held.version.revision == revision;
+    let local = if is_same { held.local } else { held.local.saturating_sub(1) };
+    Ok(Some(splice::stamp(&learned.body, local)?))
 }

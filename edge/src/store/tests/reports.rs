@@ -29,7 +29,7 @@ async fn the_newest_report_survives_and_is_shown() {
 
     let store = open(&disk);
     let waiting = store.reports(0, 10).unwrap();
-    assert_eq!(waiting.len(), 1, "the newer report takes the older one's place");
+    assert_eq!(waiting.len(), 1, "the newer report replaces the older one");
     assert!(waiting[0].call.body.contains("Running"));
     assert_eq!(phase(&store, &pod), "Running");
     // A delivery from before the cloud knew the status does not remove it.
@@ -123,7 +123,7 @@ fn status(store: &Store, key: &ObjectKey) -> Value {
 
 /// What the cloud sends while a report waits is not sent again, so it must show once the report is answered.
 #[tokio::test]
-async fn a_status_that_came_while_a_report_waited_shows_when_that_is_answered() {
+async fn status_received_during_a_pending_report_shows_after_its_answer() {
     let pod = key("pods", "web");
     let own = || json!({"phase": "Running"});
     let whole = |by: &str| json!({"phase": "Running", "reason": by});
@@ -193,7 +193,7 @@ async fn events_are_bounded_oldest_first() {
 }
 
 #[tokio::test]
-async fn who_sends_reports_is_woken_by_reports_alone() {
+async fn report_sender_is_woken_only_by_reports() {
     let store = synced(&FaultyDisk::new(1)).await;
     let pod = key("pods", "web");
     let mut changed = store.reports_changed();
@@ -209,7 +209,7 @@ async fn who_sends_reports_is_woken_by_reports_alone() {
 }
 
 #[tokio::test]
-async fn reports_are_bounded_in_bytes_and_only_events_make_room() {
+async fn outbox_is_bounded_in_bytes_and_evicts_only_events() {
     const LEN: usize = 1024 * 1024;
     let store = synced(&FaultyDisk::new(23)).await;
     let large = |name: &str| {

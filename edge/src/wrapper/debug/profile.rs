@@ -43,7 +43,7 @@ pub(super) async fn take(query: &str) -> Result<String, ApiError> {
     let guard = sampling.build().map_err(|error| failed(&error))?;
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     // Resolving the names of functions takes a while.
-    let stacks = tokio::task::spawn_blocking(move || stacks(&guard));
+    let stacks = tombolo_runtime::blocking::run(move || stacks(&guard));
     stacks.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
 }
 

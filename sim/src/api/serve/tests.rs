@@ -152,6 +152,9 @@ async fn a_half_open_watch_stays_silent_for_ever() {
     api.strike(FaultScope::of_resource("configmaps"), WatchFault::HalfOpen);
     api.actor("somebody").create(&map("m")).expect("created");
     tokio::time::timeout(Duration::from_secs(3600), watch.next()).await.expect_err("silence");
+    assert_eq!(api.half_open_watches(), 1);
+    drop(watch);
+    assert_eq!(api.half_open_watches(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -235,8 +238,8 @@ async fn observers_are_told_of_writes_views_and_backups() {
         sink.lock().push(match event {
             super::super::ModelEvent::Wrote(change) => format!("wrote {}", change.name),
             super::super::ModelEvent::Restored { era, revision } => format!("restored {era} {revision}"),
-            super::super::ModelEvent::ViewMoved { client, revision, is_whole, .. } => {
-                format!("{client} sees {revision} {is_whole}")
+            super::super::ModelEvent::ViewMoved { client, revision, selector, .. } => {
+                format!("{client} sees {revision} {selector:?}")
             }
             super::super::ModelEvent::TokenIssued { account, .. } => format!("token of {account}"),
         });
@@ -247,7 +250,7 @@ async fn observers_are_told_of_writes_views_and_backups() {
     assert!(api.restore(before));
     let _ = api.issue_token("d", "sa", Duration::from_secs(1));
     let expected = [
-        format!("a sees {before} true"),
+        format!("a sees {before} Some(\";\")"),
         "wrote m".to_owned(),
         format!("restored 1 {before}"),
         "token of system:serviceaccount:d:sa".to_owned(),

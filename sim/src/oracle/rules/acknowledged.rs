@@ -1,16 +1,18 @@
-//! What is acknowledged is on disk after a crash, in that version or one that was delivered later. The pushed set is
+//! What is acknowledged is on disk after a crash, in that version or one that was delivered later, also if that was
+//! refused: after a failed sync nobody knows which writes it made durable. The pushed set is
 //! judged; the order of subscriptions is that of their own connections.
 
 use std::collections::BTreeMap;
 
 use crate::observation::{Millis, ObjectId, Observation, Seen, SeenChange, SeenFrame, SeenRow};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "acknowledged";
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledged {
+    /// By machine: the acknowledgements of a copy say nothing about the disk of the original.
     objects: BTreeMap<(String, ObjectId), Told>,
 }
 
@@ -19,34 +21,29 @@ pub(super) struct Acknowledged {
 struct Told {
     /// The newest that it has acknowledged.
     acknowledged: Option<SeenChange>,
-    /// Everything that was delivered after that.
+    /// Everything that was delivered after that. A delivery that was refused because a sync failed may be on disk all
+    /// the same.
     later: Vec<SeenChange>,
 }
 
-impl RuleJudge for Acknowledged {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Acknowledged {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
             Seen::Sent { connection, up, frame, .. } => {
                 let Some(connection) = context.connections.get(*connection) else { return };
-                let node = &connection.node;
+                let machine = &connection.machine;
                 if let (false, SeenFrame::Deliver(delivery)) = (*up, frame)
                     && delivery.subscription == 0
                 {
-                    let told = self.objects.entry((node.clone(), delivery.object.clone())).or_default();
+                    let told = self.objects.entry((machine.clone(), delivery.object.clone())).or_default();
                     told.later.push(delivery.change.clone());
                 }
                 for stored in &context.answered.stored {
                     let delivery = &stored.delivery;
-                    let told = self.objects.get_mut(&(node.clone(), delivery.object.clone()));
+                    let told = self.objects.get_mut(&(machine.clone(), delivery.object.clone()));
                     if let Some(told) = told.filter(|_| delivery.subscription == 0) {
                         told.stored(&delivery.change);
-                    }
-                }
-                for refused in &context.answered.refused {
-                    let told = self.objects.get_mut(&(node.clone(), refused.delivery.object.clone()));
-                    if let Some(told) = told.filter(|_| refused.delivery.subscription == 0) {
-                        told.refused(&refused.delivery.change);
                     }
                 }
             }
@@ -66,12 +63,6 @@ impl Told {
             if !stays {
                 self.acknowledged = Some(change.clone());
             }
-        }
-    }
-
-    fn refused(&mut self, change: &SeenChange) {
-        if let Some(index) = self.later.iter().position(|later| later == change) {
-            self.later.remove(index);
         }
     }
 }
@@ -168,10 +159,32 @@ mod tests {
         bench.fine(disk(&[("configmaps/d/c", row)]));
         bench.fine(down(1, deliver(3, &id("configmaps/d/c"), SeenChange::Delete)));
         bench.fine(disk(&[]));
-        bench.fine(up(1, SeenFrame::Refuse { lane: 1, seq: 3 }));
-        bench.wrong(disk(&[]));
+        bench.fine(ack(3));
+        let row = present(&bench);
+        bench.wrong(disk(&[("configmaps/d/c", row)]));
         bench.fine(Seen::DiskReplaced { node: "n".to_owned() });
         bench.fine(disk(&[]));
+    }
+
+    #[test]
+    fn what_was_refused_may_be_there_and_what_a_copy_acknowledged_need_not() {
+        let mut bench = Bench::<Acknowledged>::new();
+        bench.api.config("c", "1");
+        let first = bench.upsert(1, "configmaps/d/c");
+        bench.fine(first);
+        bench.fine(ack(1));
+        bench.api.config("c", "2");
+        let second = bench.upsert(2, "configmaps/d/c");
+        bench.fine(second);
+        bench.fine(up(1, SeenFrame::Refuse { lane: 1, seq: 2 }));
+        bench.fine(disk(&[("configmaps/d/c", present(&bench))]));
+        bench.api.config("other", "1");
+        let (node, machine) = ("n".to_owned(), "n-copy".to_owned());
+        bench.fine(Seen::Connected { connection: 2, node, machine, replica: 0 });
+        let other = SeenChange::Upsert(bench.api.version("configmaps/d/other"));
+        bench.fine(down(2, deliver(1, &id("configmaps/d/other"), other)));
+        bench.fine(up(2, SeenFrame::Ack { lanes: vec![(1, 1)] }));
+        bench.fine(disk(&[("configmaps/d/c", present(&bench))]));
     }
 
     #[test]

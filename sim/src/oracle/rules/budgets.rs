@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::observation::{FaultScope, Millis, Observation, Seen, SeenFrame};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "budgets";
 
@@ -19,8 +19,8 @@ pub(super) struct Budgets {
 
 const MINUTE: Millis = 60_000;
 
-impl RuleJudge for Budgets {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Budgets {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let mut report = |node: &str, seen: String, expected: String| {
             let (at, node) = (observation.at, node.to_owned());
             found.push(Violation { rule: RULE, at, node, object: None, seen, expected });
@@ -86,7 +86,8 @@ mod tests {
     #[test]
     fn a_node_that_connects_again_and_again_is_found() {
         let mut bench = Bench::<Budgets>::new();
-        let connect = || Seen::Connected { connection: 9, node: "n".to_owned(), replica: 0 };
+        let connect =
+            || Seen::Connected { connection: 9, node: "n".to_owned(), machine: "n".to_owned(), replica: 0 };
         let often = |bench: &mut Bench<Budgets>, pause| {
             let found = (0..60).map(|_| {
                 bench.pass(pause);

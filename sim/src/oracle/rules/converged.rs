@@ -2,14 +2,15 @@
 //! newest version, and each client exactly what it follows. Judged once, at the first observation after that time.
 //!
 //! A node whose Node was deleted has to join again, and is left out. A node whose pods ask for more than its share may
-//! lack objects, and shows no others. Selections by fields are not judged.
+//! lack objects, and shows no others. Selections by fields are not judged, nor those to which a client has no right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::missing::selects;
+use super::missing::{is_pushed, selects};
 use crate::observation::{Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion, Selection};
 use crate::oracle::needs::{exceeds_share, needs};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::rbac::{Subject, may_follow_since};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "converged";
 
@@ -20,12 +21,12 @@ const REPORTED_MAX: usize = 5;
 #[derive(Debug, Default)]
 pub(super) struct Converged {
     shown: BTreeMap<(String, String), BTreeMap<ObjectId, SeenVersion>>,
-    selections: BTreeMap<(String, String), Selection>,
+    selections: BTreeMap<(String, String), (Selection, Option<String>)>,
     is_judged: bool,
 }
 
-impl RuleJudge for Converged {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Converged {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::Shown { node, reader, object, version } => {
                 let shown = self.shown.entry((node.clone(), reader.clone())).or_default();
@@ -34,8 +35,9 @@ impl RuleJudge for Converged {
                     None => drop(shown.remove(object)),
                 }
             }
-            Seen::Following { node, reader, selection } => {
-                self.selections.insert((node.clone(), reader.clone()), selection.clone());
+            Seen::Following { node, reader, selection, account } => {
+                let followed = (selection.clone(), account.clone());
+                self.selections.insert((node.clone(), reader.clone()), followed);
             }
             Seen::Unfollowed { node, reader } => {
                 let key = (node.clone(), reader.clone());
@@ -46,24 +48,43 @@ impl RuleJudge for Converged {
         }
         if context.is_settled(observation.at) && !self.is_judged {
             self.is_judged = true;
-            for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
-                self.judge(context, node, observation.at, found);
-            }
+            self.judge_all(context, observation.at, found);
         }
+    }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut found = Vec::new();
+        self.judge_all(context, 0, &mut found);
+        found.is_empty()
     }
 }
 
 impl Converged {
-    fn judge(&self, context: &OracleContext, node: &str, at: Millis, found: &mut Vec<Violation>) {
+    fn judge_all(&self, context: &Context, at: Millis, found: &mut Vec<Violation>) {
+        for node in context.nodes.iter().filter(|node| context.node_may_connect(node)) {
+            self.judge(context, node, at, found);
+        }
+    }
+
+    fn judge(&self, context: &Context, node: &str, at: Millis, found: &mut Vec<Violation>) {
         let history = &context.history;
         let may_lack = exceeds_share(history, node, history.now(), context.limits.share);
         self.compare(context, (node, PUSHED), needs(history, node).into_iter(), may_lack, at, found);
         let of_node = self.selections.iter().filter(|((owner, _), _)| owner == node);
-        for ((_, reader), selection) in of_node.filter(|(_, selection)| selection.fields.is_empty()) {
+        for ((_, reader), (selection, account)) in of_node {
+            // With the node's own credentials, a client sees what the node needs.
+            let is_own = account.is_none() && is_pushed(&selection.resource);
+            let subject = Subject::follower(node, account.as_deref());
+            let may_follow = is_own || may_follow_since(history, &subject, selection, history.now());
+            if !selection.fields.is_empty() || !may_follow {
+                continue;
+            }
             let all = history.of_kind(&selection.resource, &selection.namespace);
+            let needed = if is_own { needs(history, node) } else { BTreeSet::new() };
             let wanted = all.filter(|(id, changes)| {
                 let present = changes.last().and_then(|change| change.state.as_ref());
-                present.is_some_and(|present| selects(selection, id, present))
+                let is_selected = present.is_some_and(|present| selects(selection, id, present));
+                is_selected && (!is_own || needed.contains(*id))
             });
             self.compare(context, (node, reader), wanted.map(|(id, _)| id.clone()), false, at, found);
         }
@@ -72,7 +93,7 @@ impl Converged {
     /// Compares what a reader sees with the objects that it should see, if they exist.
     fn compare(
         &self,
-        context: &OracleContext,
+        context: &Context,
         (node, reader): (&str, &str),
         wanted: impl Iterator<Item = ObjectId>,
         may_lack: bool,
@@ -167,7 +188,8 @@ mod tests {
             let mut bench = bench();
             bench.api.put("services/d/s", "user", json!({"metadata": {"labels": {"app": app}}}));
             let (node, reader, selection) = (node.clone(), reader.clone(), selection.clone());
-            bench.fine(Seen::Following { node, reader, selection });
+            bench.api.grant("tombolo:edge-nodes", "services");
+            bench.fine(Seen::Following { node, reader, selection, account: None });
             assert_eq!(end(bench).len(), differences, "{app}");
         }
     }

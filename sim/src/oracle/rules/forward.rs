@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::observation::{HistoryPosition, Millis, ObjectId, Observation, Seen, SeenVersion};
 use crate::oracle::history::History;
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "forward";
 
@@ -22,19 +22,19 @@ type Shelf = (String, String, ObjectId);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Forward {
-    held: BTreeMap<Shelf, HeldVersion>,
+    held: BTreeMap<Shelf, Held>,
 }
 
 #[derive(Debug, Clone)]
-struct HeldVersion {
+struct Held {
     /// The earliest position at which what was shown last can have been the newest.
     position: HistoryPosition,
     local_revision: u64,
     gone: bool,
 }
 
-impl RuleJudge for Forward {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Forward {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::DiskReplaced { node } => self.held.retain(|(owner, _, _), _| owner != node),
             Seen::Shown { node, reader, object, version } if !OWN.contains(&&*object.resource) => {
@@ -56,7 +56,7 @@ impl RuleJudge for Forward {
 impl Forward {
     fn shown(
         &mut self,
-        context: &OracleContext,
+        context: &Context,
         at: Millis,
         shelf: Shelf,
         version: &SeenVersion,
@@ -95,7 +95,7 @@ impl Forward {
                 }
             },
         };
-        let held = HeldVersion { position, local_revision: version.revision, gone: false };
+        let held = Held { position, local_revision: version.revision, gone: false };
         self.held.insert(shelf, held);
     }
 }

@@ -11,7 +11,7 @@ use crate::observation::{
     FaultScope, HistoryPosition, Millis, ObjectId, Observation, PUSHED, Seen, SeenVersion,
 };
 use crate::oracle::needs::{exceeds_share, needed_since, needs};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "late";
 
@@ -43,8 +43,8 @@ impl Excuse {
     }
 }
 
-impl RuleJudge for Late {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Late {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::Shown { node, reader, object, version } if reader == PUSHED => {
@@ -57,8 +57,11 @@ impl RuleJudge for Late {
             Seen::FaultBegan { scope } => self.excuse(scope).lasting += 1,
             Seen::FaultOver { scope } => {
                 let limits = &context.limits;
-                let contested = matches!(scope, FaultScope::Identity(_) | FaultScope::Hostile(_));
-                let time = if contested { limits.late_after_contest } else { limits.late };
+                let time = match scope {
+                    FaultScope::Identity(_) | FaultScope::Hostile(_) => limits.late_after_contest,
+                    FaultScope::Kind(_) | FaultScope::Everything => limits.late_of_watches,
+                    FaultScope::Node(_) => limits.late,
+                };
                 let excuse = self.excuse(scope);
                 excuse.lasting = excuse.lasting.saturating_sub(1);
                 excuse.until = excuse.until.max(at + time);
@@ -99,7 +102,7 @@ impl Late {
         }
     }
 
-    fn judge(&self, context: &OracleContext, node: &str, at: Millis) -> Vec<Violation> {
+    fn judge(&self, context: &Context, node: &str, at: Millis) -> Vec<Violation> {
         let history = &context.history;
         let since = history.at(at - context.limits.late);
         if exceeds_share(history, node, since, context.limits.share) {
@@ -122,7 +125,7 @@ impl Late {
     /// What the node shows of an object that it should have had for long, and what it should show.
     fn lateness(
         &self,
-        context: &OracleContext,
+        context: &Context,
         node: &str,
         id: &ObjectId,
         since: HistoryPosition,

@@ -12,26 +12,29 @@ use crate::observation::{
 };
 use crate::oracle::history::{History, PastObject};
 use crate::oracle::needs::{exceeds_share, needed_since};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::rbac::{Subject, may_follow_since};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "missing";
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Missing {
-    selections: BTreeMap<(String, String), Selection>,
+    selections: BTreeMap<(String, String), Followed>,
     /// The incarnations that readers were shown last.
     shown: BTreeMap<(String, String, ObjectId), String>,
     /// Nodes whose disk was replaced and that have not been caught up since.
     empty: BTreeSet<String>,
 }
 
-impl RuleJudge for Missing {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Missing {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
-            Seen::Following { node, reader, selection } => {
-                self.selections.insert((node.clone(), reader.clone()), selection.clone());
+            Seen::Following { node, reader, selection, account } => {
+                let subject = Subject::follower(node, account.as_deref());
+                let followed = Followed { selection: selection.clone(), subject, is_node: account.is_none() };
+                self.selections.insert((node.clone(), reader.clone()), followed);
             }
             Seen::Unfollowed { node, reader } => {
                 self.selections.remove(&(node.clone(), reader.clone()));
@@ -50,13 +53,15 @@ impl RuleJudge for Missing {
                     return;
                 }
                 let lost = match self.selections.get(&(node.clone(), reader.clone())) {
-                    _ if reader == PUSHED => {
+                    followed if is_own(reader, object, followed) => {
                         let basis = |resource: &str| context.oldest_basis(resource, at);
                         must_stay(context, node, object, &basis)
                     }
-                    Some(selection) => {
+                    Some(Followed { selection, subject, .. }) => {
                         let since = context.oldest_basis(&object.resource, at);
+                        let reviewed = context.history.at(at.saturating_sub(context.limits.review));
                         selected_since(&context.history, selection, object, since)
+                            && may_follow_since(&context.history, subject, selection, reviewed)
                     }
                     None => false,
                 };
@@ -86,6 +91,25 @@ impl RuleJudge for Missing {
     }
 }
 
+/// What a local client follows.
+#[derive(Debug)]
+struct Followed {
+    selection: Selection,
+    subject: Subject,
+    /// It shows the node's own credentials.
+    is_node: bool,
+}
+
+/// Whether a reader sees what the node needs by itself.
+fn is_own(reader: &str, object: &ObjectId, followed: Option<&Followed>) -> bool {
+    reader == PUSHED || followed.is_some_and(|followed| followed.is_node && is_pushed(&object.resource))
+}
+
+/// Whether a client with the node's own credentials is shown only what the node needs of this kind.
+pub(super) fn is_pushed(resource: &str) -> bool {
+    matches!(resource, "pods" | "configmaps" | "secrets")
+}
+
 fn violation(at: u64, node: &str, object: &ObjectId, seen: String) -> Violation {
     let expected = "that it stays: it is needed and exists all along".to_owned();
     Violation { rule: RULE, at, node: node.to_owned(), object: Some(object.clone()), seen, expected }
@@ -93,7 +117,7 @@ fn violation(at: u64, node: &str, object: &ObjectId, seen: String) -> Violation 
 
 /// How a delivery wrongly takes an object away.
 fn taken(
-    context: &OracleContext,
+    context: &Context,
     node: &str,
     delivery: &SeenDelivery,
     basis: &dyn Fn(&str) -> HistoryPosition,
@@ -108,12 +132,7 @@ fn taken(
 }
 
 /// Whether the object existed and was needed by the node in everything that the remover may have seen.
-fn must_stay(
-    context: &OracleContext,
-    node: &str,
-    id: &ObjectId,
-    basis: &dyn Fn(&str) -> HistoryPosition,
-) -> bool {
+fn must_stay(context: &Context, node: &str, id: &ObjectId, basis: &dyn Fn(&str) -> HistoryPosition) -> bool {
     let history = &context.history;
     let existed = history.existed_since(id, basis(&id.resource));
     let pods = basis("pods");
@@ -237,7 +256,9 @@ mod tests {
         let selection = Selection { resource: "services".to_owned(), labels, ..Selection::default() };
         let service = |app: &str| json!({"metadata": {"labels": {"app": app}}});
         bench.api.put("services/d/s", "user", service("web"));
-        bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection });
+        bench.api.grant("tombolo:edge-nodes", &selection.resource);
+        bench.fine(Seen::Following { node: node.clone(), reader: reader.clone(), selection, account: None });
+        bench.pass(400_000);
         let version = bench.api.version("services/d/s");
         let shows = |version| {
             let (node, reader) = (node.clone(), reader.clone());

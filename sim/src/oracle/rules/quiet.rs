@@ -1,10 +1,10 @@
 //! When the faults have ended and the system has had its time, it is quiet: only leases, pings, attestations, and what
-//! a node reports of itself from time to time. In the API nothing is written but that and the record of the epoch.
+//! a node reports of itself and asks about local clients from time to time. In the API nothing is written but that and the record of the epoch.
 
 use std::collections::BTreeSet;
 
 use crate::observation::{Observation, Seen, SeenFrame};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "quiet";
 
@@ -15,21 +15,23 @@ pub(super) struct Quiet {
     heartbeats: BTreeSet<(u64, u64)>,
 }
 
-impl RuleJudge for Quiet {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Quiet {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::Sent { connection: number, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
                 let node = &connection.node;
                 let is_lawful = match frame {
-                    SeenFrame::Keepalive => true,
+                    SeenFrame::Keepalive | SeenFrame::Ack { .. } => true,
+                    // Those who follow a Node see its heartbeats.
+                    SeenFrame::Deliver(delivery) => delivery.object.resource == "nodes",
                     SeenFrame::Request { id, what, .. } => {
-                        let is_own = is_heartbeat(node, what);
-                        if is_own {
+                        let is_lawful = is_heartbeat(node, what) || is_review(what);
+                        if is_lawful {
                             self.heartbeats.insert((*number, *id));
                         }
-                        is_own
+                        is_lawful
                     }
                     SeenFrame::Reply { id, .. } => self.heartbeats.remove(&(*number, *id)),
                     SeenFrame::Document { operation, resource, .. } => {
@@ -67,6 +69,17 @@ impl RuleJudge for Quiet {
             _ => {}
         }
     }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut nodes = context.nodes.iter().filter(|node| context.node_may_connect(node));
+        nodes.all(|node| context.connections.is_connected(node))
+    }
+}
+
+/// Whether a request asks for the rights or the keys of local clients' tokens, which are asked for again and again.
+fn is_review(what: &str) -> bool {
+    let reviews = ["/subjectaccessreviews", "/tokenreviews", "/openid-configuration", "/openid/v1/jwks"];
+    reviews.iter().any(|ending| what.ends_with(ending))
 }
 
 /// Whether a request is about the node itself: its status or its lease.
@@ -82,7 +95,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::oracle::testing::{Bench, ack, down, up};
+    use crate::oracle::testing::{Bench, ack, deliver, down, gone, id, up};
+
+    #[test]
+    fn a_node_that_is_not_connected_is_waited_for() {
+        let mut bench = Bench::<Quiet>::new();
+        assert!(bench.is_satisfied());
+        bench.fine(Seen::Closed { connection: 1, why: String::new() });
+        assert!(!bench.is_satisfied());
+    }
 
     fn settled() -> Bench<Quiet> {
         let mut bench = Bench::new();
@@ -97,7 +118,10 @@ mod tests {
     fn traffic_after_the_end_is_found() {
         let mut bench = settled();
         bench.fine(up(1, SeenFrame::Keepalive));
-        bench.wrong(ack(3));
+        let of = |object: &str| down(1, deliver(7, &id(object), gone()));
+        bench.fine(of("nodes//n"));
+        bench.fine(ack(7));
+        bench.wrong(of("secrets/d/s"));
         bench.wrong(up(1, SeenFrame::Hello { inventory: None }));
         bench.wrong(down(1, SeenFrame::Goodbye { reason: 3 }));
     }
@@ -111,6 +135,7 @@ mod tests {
         bench.fine(reply(1));
         bench.wrong(reply(1));
         bench.fine(request(2, "PUT /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n"));
+        bench.fine(request(5, "POST /apis/authorization.k8s.io/v1/subjectaccessreviews"));
         bench.wrong(request(3, "GET /api/v1/namespaces/d/pods/n"));
         bench.wrong(request(4, "PATCH /api/v1/nodes/other-n/status"));
     }

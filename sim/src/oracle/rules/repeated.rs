@@ -6,42 +6,44 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observation::{ObjectId, Observation, Seen, SeenChange, SeenDelivery, SeenFrame, SeenVersion};
 use crate::oracle::connections::UnderWay;
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "repeated";
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Repeated {
-    /// What each node holds in the pushed set.
-    pushed: BTreeMap<String, HeldObjects>,
+    /// What each machine holds in the pushed set.
+    pushed: BTreeMap<String, Held>,
     /// What is held in subscriptions, whose numbers belong to their connection.
-    followed: BTreeMap<(u64, u32), HeldObjects>,
+    followed: BTreeMap<(u64, u32), Held>,
     inventories: BTreeMap<u64, BTreeSet<ObjectId>>,
 }
 
-type HeldObjects = BTreeMap<ObjectId, (SeenVersion, Vec<ObjectId>)>;
+type Held = BTreeMap<ObjectId, (SeenVersion, Vec<ObjectId>)>;
 
-impl RuleJudge for Repeated {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Repeated {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         match &observation.seen {
             Seen::DiskReplaced { node } => {
                 self.pushed.remove(node);
             }
+            Seen::Restored { .. } => self.restored(),
             Seen::Closed { connection, .. } => self.followed.retain(|(owner, _), _| owner != connection),
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
-                self.edge_sent(*number, &connection.node, frame);
+                self.edge_sent(*number, &connection.machine, frame);
                 for stored in &context.answered.stored {
-                    self.stored(*number, &connection.node, stored);
+                    self.stored(*number, &connection.machine, stored);
                 }
                 for refused in &context.answered.refused {
-                    self.held(*number, &connection.node, &refused.delivery).remove(&refused.delivery.object);
+                    self.held(*number, &connection.machine, &refused.delivery)
+                        .remove(&refused.delivery.object);
                 }
             }
             Seen::Sent { connection: number, up: false, frame: SeenFrame::Deliver(delivery), .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
-                let held = self.held(*number, &connection.node, delivery);
+                let held = self.held(*number, &connection.machine, delivery);
                 if let Some(seen) = repetition(held, delivery) {
                     found.push(Violation {
                         rule: RULE,
@@ -58,7 +60,7 @@ impl RuleJudge for Repeated {
     }
 }
 
-fn repetition(held: &HeldObjects, delivery: &SeenDelivery) -> Option<String> {
+fn repetition(held: &Held, delivery: &SeenDelivery) -> Option<String> {
     let (version, dependencies) = held.get(&delivery.object)?;
     match &delivery.change {
         SeenChange::Upsert(sent)
@@ -79,16 +81,25 @@ fn repetition(held: &HeldObjects, delivery: &SeenDelivery) -> Option<String> {
 }
 
 impl Repeated {
-    fn held(&mut self, connection: u64, node: &str, delivery: &SeenDelivery) -> &mut HeldObjects {
+    /// Revisions of another history say nothing about what is held, and of a pod the edge holds what it has reported
+    /// since, which the restored API has lost.
+    fn restored(&mut self) {
+        for held in self.pushed.values_mut().chain(self.followed.values_mut()) {
+            held.retain(|object, _| object.resource != "pods");
+            held.values_mut().for_each(|(version, _)| version.revision = 0);
+        }
+    }
+
+    fn held(&mut self, connection: u64, machine: &str, delivery: &SeenDelivery) -> &mut Held {
         match delivery.subscription {
-            0 => self.pushed.entry(node.to_owned()).or_default(),
+            0 => self.pushed.entry(machine.to_owned()).or_default(),
             number => self.followed.entry((connection, number)).or_default(),
         }
     }
 
-    fn stored(&mut self, connection: u64, node: &str, stored: &UnderWay) {
+    fn stored(&mut self, connection: u64, machine: &str, stored: &UnderWay) {
         let delivery = &stored.delivery;
-        let held = self.held(connection, node, delivery);
+        let held = self.held(connection, machine, delivery);
         match &delivery.change {
             SeenChange::Upsert(version) => {
                 held.insert(delivery.object.clone(), (version.clone(), delivery.dependencies.clone()));
@@ -108,7 +119,7 @@ impl Repeated {
     }
 
     /// An inventory says what the store of this process holds; a copy of a disk holds less than the original.
-    fn edge_sent(&mut self, connection: u64, node: &str, frame: &SeenFrame) {
+    fn edge_sent(&mut self, connection: u64, machine: &str, frame: &SeenFrame) {
         let listed = match frame {
             SeenFrame::Hello { inventory } => inventory.as_ref().map(|all| all.iter().cloned().collect()),
             SeenFrame::InventoryPart { subscription: 0, objects, last } => {
@@ -117,7 +128,7 @@ impl Repeated {
             }
             _ => None,
         };
-        if let (Some(listed), Some(held)) = (listed, self.pushed.get_mut(node)) {
+        if let (Some(listed), Some(held)) = (listed, self.pushed.get_mut(machine)) {
             let listed: BTreeSet<ObjectId> = listed;
             held.retain(|object, _| listed.contains(object));
         }
@@ -191,5 +202,21 @@ mod tests {
         bench.fine(adopt(2, 9));
         bench.fine(ack(2));
         bench.wrong(adopt(3, 9));
+    }
+
+    #[test]
+    fn a_restored_backup_counts_revisions_anew_and_has_lost_reports() {
+        let mut bench = bench();
+        bench.api.pod("p", "n", &[]);
+        let pod = bench.upsert(2, "pods/d/p");
+        bench.fine(pod.clone());
+        bench.fine(ack(2));
+        let held = bench.api.version("configmaps/d/c");
+        bench.api.restore(held.revision);
+        let adopt = SeenChange::Adopt { uid: held.uid, revision: held.revision };
+        bench.fine(down(1, deliver(3, &id("configmaps/d/c"), adopt)));
+        bench.fine(pod);
+        let again = bench.upsert(4, "configmaps/d/c");
+        bench.wrong(again);
     }
 }

@@ -4,11 +4,11 @@
 //! A report that was accepted before a backup was restored, or before the disk was replaced, may be lost with it. One
 //! about an object that has ended, or that somebody else has written since it arrived, has arrived nowhere to stay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::observation::{ApiWrite, Millis, ObjectId, Observation, Seen};
 use crate::oracle::content::marker;
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "reports";
 
@@ -16,6 +16,8 @@ const RULE: &str = "reports";
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     objects: BTreeMap<(String, ObjectId), Reported>,
+    /// Markers that arrived before the node has told its client so: a report may be accepted by the API first.
+    early: BTreeMap<(String, ObjectId), BTreeSet<String>>,
     is_judged: bool,
 }
 
@@ -23,28 +25,36 @@ pub(super) struct Reports {
 #[derive(Debug, Default)]
 struct Reported {
     /// Markers in the order in which the node accepted them, with the incarnation that they are about.
-    accepted: Vec<AcceptedReport>,
+    accepted: Vec<Accepted>,
     /// Index of the newest that has arrived.
     arrived: Option<usize>,
 }
 
 #[derive(Debug)]
-struct AcceptedReport {
+struct Accepted {
     at: Millis,
     uid: String,
     marker: String,
 }
 
-impl RuleJudge for Reports {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Reports {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let at = observation.at;
         match &observation.seen {
             Seen::ReportAccepted { node, object, uid, marker } => {
-                let reported = self.objects.entry((node.clone(), object.clone())).or_default();
-                reported.accepted.push(AcceptedReport { at, uid: uid.clone(), marker: marker.clone() });
+                let key = (node.clone(), object.clone());
+                let has_arrived = self.early.get(&key).is_some_and(|early| early.contains(marker));
+                let reported = self.objects.entry(key).or_default();
+                reported.accepted.push(Accepted { at, uid: uid.clone(), marker: marker.clone() });
+                if has_arrived {
+                    reported.arrived = Some(reported.accepted.len() - 1);
+                }
             }
             Seen::DiskReplaced { node } => self.objects.retain(|(owner, _), _| owner != node),
-            Seen::Restored { .. } => self.objects.clear(),
+            Seen::Restored { .. } => {
+                self.objects.clear();
+                self.early.clear();
+            }
             Seen::Wrote(write) => self.wrote(at, write, found),
             _ => {}
         }
@@ -53,6 +63,12 @@ impl RuleJudge for Reports {
             self.check_arrival(context, at, found);
         }
     }
+
+    fn is_satisfied(&self, context: &Context) -> bool {
+        let mut found = Vec::new();
+        self.check_arrival(context, 0, &mut found);
+        found.is_empty()
+    }
 }
 
 impl Reports {
@@ -60,9 +76,12 @@ impl Reports {
         let Some(node) = write.caller.strip_prefix("system:node:") else { return };
         let Some(body) = &write.body else { return };
         let key = (node.to_owned(), write.object.clone());
-        let Some(reported) = self.objects.get_mut(&key) else { return };
         let Some(shown) = marker(&write.object.resource, body) else { return };
-        let Some(index) = reported.accepted.iter().rposition(|report| report.marker == shown) else { return };
+        let reported = self.objects.entry(key.clone()).or_default();
+        let Some(index) = reported.accepted.iter().rposition(|report| report.marker == shown) else {
+            self.early.entry(key).or_default().insert(shown.to_owned());
+            return;
+        };
         let is_lease = write.object.resource.starts_with("leases.");
         if let Some(newest) = reported.arrived.filter(|newest| *newest > index && !is_lease) {
             found.push(Violation {
@@ -77,7 +96,7 @@ impl Reports {
         reported.arrived = reported.arrived.max(Some(index));
     }
 
-    fn check_arrival(&self, context: &OracleContext, at: Millis, found: &mut Vec<Violation>) {
+    fn check_arrival(&self, context: &Context, at: Millis, found: &mut Vec<Violation>) {
         let honest = self
             .objects
             .iter()
@@ -141,6 +160,16 @@ mod tests {
         bench.fine(Seen::ReplicaDown { replica: 7 });
         bench.api.put("pods/d/p", "system:node:n", status("2"));
         assert_eq!(bench.wrong(Seen::ReplicaDown { replica: 7 }).object, Some(id("pods/d/p")));
+        assert_eq!(end(&mut bench), []);
+    }
+
+    #[test]
+    fn a_report_may_arrive_before_its_client_is_told() {
+        let mut bench = Bench::<Reports>::new();
+        bench.api.pod("p", "n", &[]);
+        bench.api.put("pods/d/p", "system:node:n", status("1"));
+        bench.fine(Seen::ReplicaDown { replica: 7 });
+        bench.fine(accept("pods/d/p", "uid-1", "1"));
         assert_eq!(end(&mut bench), []);
     }
 

@@ -6,10 +6,10 @@
 //! get it. What a replica knew when it sent counts; a right by RBAC may be used until its next review.
 
 use crate::observation::{Millis, ObjectId, Observation, Seen, SeenChange, SeenFrame, SeenVersion};
-use crate::oracle::connections::{ObservedConnection, Subscription};
+use crate::oracle::connections::{Connection, Subscription};
 use crate::oracle::needs::needed_sometime;
-use crate::oracle::rbac::{Requester, Wish, allowed_sometime};
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::rbac::{Subject, Wish, allowed_sometime};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "rights";
 
@@ -18,17 +18,17 @@ const RULE: &str = "rights";
 pub(super) struct Rights;
 
 /// One frame to a node.
-struct FrameArrival<'a> {
-    context: &'a OracleContext,
-    connection: &'a ObservedConnection,
+struct Arrival<'a> {
+    context: &'a Context,
+    connection: &'a Connection,
     at: Millis,
 }
 
-impl RuleJudge for Rights {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Rights {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let Seen::Sent { connection, up: false, frame, .. } = &observation.seen else { return };
         let Some(connection) = context.connections.get(*connection) else { return };
-        let arrival = FrameArrival { context, connection, at: observation.at };
+        let arrival = Arrival { context, connection, at: observation.at };
         let mut report = |object: &ObjectId, seen: &str| {
             found.push(Violation {
                 rule: RULE,
@@ -72,7 +72,7 @@ impl RuleJudge for Rights {
     }
 }
 
-impl FrameArrival<'_> {
+impl Arrival<'_> {
     /// A pod of the node refers to it, or it is the node's own, in what the replica may have seen.
     fn is_needed(&self, object: &ObjectId) -> bool {
         let since = self.context.basis_of(self.connection.replica, "pods", self.at);
@@ -87,10 +87,10 @@ impl FrameArrival<'_> {
         objects.iter().filter(|(object, _)| object.is_referable() && !self.is_needed(object))
     }
 
-    fn subject(&self, token: Option<&str>) -> Option<Requester> {
+    fn subject(&self, token: Option<&str>) -> Option<Subject> {
         match token {
-            None => Some(Requester::node(&self.connection.node)),
-            Some(token) => self.context.account(token).map(Requester::account),
+            None => Some(Subject::node(&self.connection.node)),
+            Some(token) => self.context.account(token).map(Subject::account),
         }
     }
 

@@ -3,7 +3,7 @@
 
 use crate::observation::{ObjectId, Observation, Seen};
 use crate::oracle::history::History;
-use crate::oracle::{OracleContext, RuleJudge, Violation};
+use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "stopped";
 
@@ -11,8 +11,8 @@ const RULE: &str = "stopped";
 #[derive(Debug, Default)]
 pub(super) struct Stopped;
 
-impl RuleJudge for Stopped {
-    fn observe(&mut self, context: &OracleContext, observation: &Observation, found: &mut Vec<Violation>) {
+impl Judge for Stopped {
+    fn observe(&mut self, context: &Context, observation: &Observation, found: &mut Vec<Violation>) {
         let Seen::PodStopped { node, object, uid } = &observation.seen else { return };
         if !has_word(&context.history, node, object, uid) {
             found.push(Violation {

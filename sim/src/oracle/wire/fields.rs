@@ -13,14 +13,14 @@ impl fmt::Display for UnreadableField {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum WireField<'a> {
+enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
 }
 
 /// The fields of one message, in order.
 #[derive(Debug, Default)]
-pub(super) struct Fields<'a>(Vec<(u32, WireField<'a>)>);
+pub(super) struct Fields<'a>(Vec<(u32, Field<'a>)>);
 
 impl<'a> Fields<'a> {
     pub(super) fn read(mut bytes: &'a [u8]) -> Result<Self, UnreadableField> {
@@ -29,22 +29,18 @@ impl<'a> Fields<'a> {
             let tag = varint(&mut bytes)?;
             let number = u32::try_from(tag >> 3).map_err(|_| UnreadableField("a field number"))?;
             let field = match tag & 7 {
-                0 => WireField::Number(varint(&mut bytes)?),
+                0 => Field::Number(varint(&mut bytes)?),
                 1 => {
                     let taken = take(&mut bytes, 8)?;
-                    WireField::Number(
-                        taken.iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte)),
-                    )
+                    Field::Number(taken.iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte)))
                 }
                 2 => {
                     let length = varint(&mut bytes)?;
-                    WireField::Bytes(take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?)
+                    Field::Bytes(take(&mut bytes, usize::try_from(length).unwrap_or(usize::MAX))?)
                 }
                 5 => {
                     let taken = take(&mut bytes, 4)?;
-                    WireField::Number(
-                        taken.iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte)),
-                    )
+                    Field::Number(taken.iter().rev().fold(0, |value, byte| (value << 8) | u64::from(*byte)))
                 }
                 _ => return Err(UnreadableField("a wire type")),
             };
@@ -56,7 +52,7 @@ impl<'a> Fields<'a> {
     /// The field of a message that has exactly one.
     pub(super) fn only(&self) -> Option<(u32, &'a [u8])> {
         match self.0[..] {
-            [(number, WireField::Bytes(bytes))] => Some((number, bytes)),
+            [(number, Field::Bytes(bytes))] => Some((number, bytes)),
             _ => None,
         }
     }
@@ -64,7 +60,7 @@ impl<'a> Fields<'a> {
     /// The last of these counts; 0 if there is none.
     pub(super) fn number(&self, number: u32) -> u64 {
         let found = self.0.iter().rev().find_map(|(field, value)| match value {
-            WireField::Number(value) if *field == number => Some(*value),
+            Field::Number(value) if *field == number => Some(*value),
             _ => None,
         });
         found.unwrap_or(0)
@@ -88,7 +84,7 @@ impl<'a> Fields<'a> {
 
     fn all(&self, number: u32) -> impl Iterator<Item = &'a [u8]> {
         self.0.iter().filter_map(move |(field, value)| match value {
-            WireField::Bytes(bytes) if *field == number => Some(*bytes),
+            Field::Bytes(bytes) if *field == number => Some(*bytes),
             _ => None,
         })
     }

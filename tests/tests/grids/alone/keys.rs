@@ -8,7 +8,7 @@ use super::*;
 /// Row G3 of docs/reference/superedge.md#reconcile-rows: a grid without a key reports so in the wording that users
 /// know, and leaves its children untouched.
 #[tokio::test]
-async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
+async fn grid_without_a_key_reports_it_and_keeps_its_children() {
     let mut definitions = definitions();
     for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
         let schema = version.schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();

@@ -5,7 +5,7 @@ use super::*;
 /// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is being removed
 /// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
-async fn a_node_in_trouble_is_in_its_unit_as_before() {
+async fn unready_node_stays_in_its_unit() {
     let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
@@ -37,7 +37,7 @@ async fn a_node_in_trouble_is_in_its_unit_as_before() {
 
 /// A Node of which only identity, labels and owners are read.
 #[tokio::test]
-async fn a_large_node_is_in_its_unit() {
+async fn large_node_stays_in_its_unit() {
     let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
@@ -55,7 +55,7 @@ async fn a_large_node_is_in_its_unit() {
 }
 
 #[tokio::test]
-async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
+async fn no_workload_is_deleted_while_a_node_may_belong_to_its_unit() {
     let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();

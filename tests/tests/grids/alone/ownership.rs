@@ -10,7 +10,7 @@ use super::*;
 /// Row A8 of docs/reference/superedge.md#ownership-rows: an object that replaced an orphan or a child since it was seen
 /// is not adopted, and a deleted one does not come back as another object.
 #[tokio::test]
-async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
+async fn replaced_child_is_not_taken_over() {
     let world = World::start().await;
     let deployments = world.of::<Deployment>("default");
     let applied = PatchParams::apply(MANAGER).force();
@@ -28,7 +28,7 @@ async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
         let manifest = planned.wanted.remove(0).manifest(&made.grid());
         remove(&deployments, "web-a").await;
         let manifest = Patch::Apply(&manifest);
-        deployments.patch("web-a", &applied, &manifest).await.expect_err("there is nothing of this UID");
+        deployments.patch("web-a", &applied, &manifest).await.expect_err("no object has this UID");
         assert_eq!(get(&deployments, "web-a").await, Value::Null);
 
         let other = make(&deployments, json!({"metadata": {"name": "web-a"}, "spec": workload(1)})).await;

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_is_refused() {
+    fn webhook_that_could_not_be_called_is_refused() {
         assert!(wrong(|_| {}).is_empty());
         let fields = [
             ("/name", json!("short"), "webhooks[0].name"),

@@ -57,7 +57,7 @@ fn pki() -> Pki {
 }
 
 #[test]
-fn node_client_requests_are_approved_and_signed_for_those_who_may() {
+fn node_client_requests_are_approved_and_signed_for_authorized_requesters() {
     let (authorization, pki) = (authorization(), pki());
     let request = csr("system:node:a", "system:nodes", &[]);
     for (sender, approved) in [
@@ -74,7 +74,7 @@ fn node_client_requests_are_approved_and_signed_for_those_who_may() {
 }
 
 #[test]
-fn a_serving_request_waits_for_a_person() {
+fn serving_certificate_request_waits_for_approval() {
     let (authorization, pki) = (authorization(), pki());
     let request = csr("system:node:a", "system:nodes", &["a.example", "10.1.2.3"]);
     let mut object = object(
@@ -95,7 +95,7 @@ fn a_serving_request_waits_for_a_person() {
 }
 
 #[test]
-fn requests_that_do_not_fit_fail_after_approval() {
+fn mismatched_requests_fail_after_approval() {
     let (authorization, pki) = (authorization(), pki());
     for (signer, request, usages) in [
         (NODE_CLIENT, csr("jane", "system:nodes", &[]), ["client auth", "digital signature"]),

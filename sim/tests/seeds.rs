@@ -1,0 +1,51 @@
+//! Random and kept plans break no rule, and a run can be repeated.
+
+use std::fs;
+use std::path::Path;
+use std::thread::available_parallelism;
+
+use tombolo_sim::campaign::{PlanRunner, Seeds};
+use tombolo_sim::plan::{PlanSize, SimPlan};
+use tombolo_testkit::times;
+
+/// Plans of the test; `cargo xtask simulate` runs other ones.
+const SEEDS: u64 = 200;
+
+fn runner() -> PlanRunner {
+    PlanRunner { program: env!("CARGO_BIN_EXE_simulate").into(), arguments: vec!["--worker"] }
+}
+
+fn seeds(count: u64) -> Seeds {
+    Seeds { first: 0, count, size: None, jobs: available_parallelism().unwrap() }
+}
+
+#[test]
+fn generated_plans_break_no_rule() {
+    let seeds = seeds(times("TOMBOLO_SIMULATIONS", SEEDS));
+    let failures = seeds.run(&runner());
+    let hint = "`cargo xtask simulate --seed SEED` explains one";
+    assert!(failures.is_empty(), "{} of {} failed; {hint}: {failures:#?}", failures.len(), seeds.count);
+}
+
+#[test]
+fn kept_plans_break_no_rule() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kept");
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let plan = SimPlan::from_json(&fs::read_to_string(&path).unwrap()).unwrap();
+        let report = runner().run(&plan, true).unwrap();
+        assert!(report.violations.is_empty(), "{}: {:#?}", path.display(), report.violations);
+        assert!(!report.trace.is_empty());
+    }
+}
+
+#[test]
+fn a_run_is_repeated_exactly() {
+    for seed in 0..6 {
+        let plan = SimPlan::generate(seed, &PlanSize::small());
+        let [first, second] = [(); 2].map(|()| runner().run(&plan, true).unwrap());
+        let differs = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
+        assert!(first == second && differs.is_none(), "seed {seed}: {differs:#?}");
+        assert!(first.observations > 20, "seed {seed}");
+    }
+}
