@@ -2,9 +2,9 @@
 
 mod access;
 mod channel;
+mod closed;
 mod duplicate_identity;
 mod followed;
-mod interned;
 mod kinds;
 mod kubeedge;
 mod ledger;

@@ -2,6 +2,7 @@
 //!
 //! All calls go through `kube::Client`, which is a tower service, so tests can put a scripted service in its place.
 
+mod api_call;
 mod call;
 mod call_limits;
 mod client;
@@ -23,7 +24,8 @@ mod tree;
 mod waiting;
 mod watch;
 
-pub use call::{Answer, ApiCall, CallError, Caller};
+pub use api_call::{ApiCall, CallError};
+pub use call::{Answer, Caller};
 pub use call_limits::ListTurn;
 pub(crate) use call_limits::ListTurns;
 pub use client::without_proxy_of_environment;

@@ -28,7 +28,7 @@ mod weights;
 
 pub(crate) use entry::Standing;
 pub(crate) use registry::{SelectionRegistry, Wanted};
-pub(crate) use warm::{WholeStore, warm_set};
+pub(crate) use warm::{FollowingStore, warm_set};
 
 use entry::Duty;
 use registry::SelectionLookup;
@@ -124,8 +124,8 @@ impl Subscriptions {
     }
 
     /// Whole resources as one store.
-    pub(crate) fn whole(&self) -> WholeStore {
-        WholeStore::new(self.clone())
+    pub(crate) fn whole(&self) -> FollowingStore {
+        FollowingStore::new(self.clone())
     }
 
     /// Starts to follow a selection, or finds a wider one, without waiting for its first list.

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Edits, Metadata, or_default, present, view};
+use crate::body::{BodyError, Edits, ObjectMetadata, or_default, present, view};
 use crate::endpoints::{Carrier, service_of};
 
 /// Annotation with the address of the local API, used when there is no setting (SuperEdge's).
@@ -27,7 +27,7 @@ pub struct LocalApi {
 impl LocalApi {
     /// The address in the annotations of an object, if pods can reach it: a loopback address in a pod is the pod
     /// itself.
-    fn said_by(metadata: &Metadata) -> Result<Self, NotRedirected> {
+    fn said_by(metadata: &ObjectMetadata) -> Result<Self, NotRedirected> {
         let said = |name: &str| metadata.annotations.get(name);
         let (endpoint, port) = match (said(LOCAL_ENDPOINT), said(LOCAL_PORT)) {
             (None, None) => return Err(NotRedirected::NobodySays),
@@ -100,7 +100,7 @@ pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<Stri
         #[serde(default, deserialize_with = "or_default")]
         endpoints: Vec<IgnoredAny>,
     }
-    if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &Metadata::of(body)?) {
+    if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &ObjectMetadata::of(body)?) {
         return Ok(None);
     }
     let slice: SliceAddresses = view(body)?;
@@ -108,7 +108,7 @@ pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<Stri
 }
 
 /// Whether an object has endpoints of the Service `default/kubernetes`.
-fn is_of_kubernetes(carrier: Carrier, metadata: &Metadata) -> bool {
+fn is_of_kubernetes(carrier: Carrier, metadata: &ObjectMetadata) -> bool {
     let service = service_of(carrier, metadata);
     service.is_some_and(|service| (&*service.namespace, &*service.name) == ("default", "kubernetes"))
 }
@@ -126,7 +126,7 @@ pub fn lead_to_local_api(
     configured: Option<LocalApi>,
     two_families: bool,
 ) -> Result<Lead, BodyError> {
-    let metadata = Metadata::of(body)?;
+    let metadata = ObjectMetadata::of(body)?;
     if !is_of_kubernetes(carrier, &metadata) {
         return Ok(Lead::Other);
     }

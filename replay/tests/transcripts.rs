@@ -38,7 +38,7 @@ fn edge_session_sends_the_frames_of_the_recorded_kubeedge_edge() {
 fn lines_of_the_api_are_derived_once() {
     for (name, transcript) in transcripts() {
         let with = with_api_lines(&transcript);
-        assert!(with.has_api_lines(), "{name}");
+        assert!(with.lines.iter().any(|line| matches!(line.event, Event::Api(..))), "{name}");
         // A second pass may refine the order by each other's versions.
         let again = with_api_lines(&with);
         assert_eq!(again.lines.len(), with.lines.len(), "{name}");

@@ -38,7 +38,7 @@ use self::external::ExternalControllers;
 use self::ownership::Ownership;
 use super::authz::Authorization;
 use super::flows::Flows;
-use super::objects::{Object, Objects};
+use super::objects::{Objects, StoredObject};
 use super::pki::Pki;
 
 /// What controllers need.
@@ -94,7 +94,7 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
 }
 
 /// How long ago an object was created.
-fn age(object: &Object) -> Option<Duration> {
+fn age(object: &StoredObject) -> Option<Duration> {
     age_of(object.text("/metadata/creationTimestamp"))
 }
 

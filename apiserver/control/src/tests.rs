@@ -171,12 +171,12 @@ async fn full_store_refuses_growth_and_allows_deletion() {
     for _ in 0..3 {
         objects.update(&first.key, |_| objects::Edit::Put).await.unwrap();
     }
-    let grow = |object: &mut objects::Object| {
+    let grow = |object: &mut objects::StoredObject| {
         object.value["data"]["more"] = json!("x".repeat(64 * 1024));
         objects::Edit::Put
     };
     objects.update(&first.key, grow).await.unwrap_err();
-    let mark = |object: &mut objects::Object| {
+    let mark = |object: &mut objects::StoredObject| {
         object.value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         object.value["metadata"]["note"] = json!("x".repeat(1024));
         objects::Edit::Put
@@ -220,7 +220,7 @@ async fn addresses_and_ports_are_never_allocated_twice() {
     // free.
     let mine = created.into_iter().flatten().next().unwrap();
     objects.update(&mine.key, |_| objects::Edit::Put).await.unwrap();
-    let steal = |object: &mut objects::Object| {
+    let steal = |object: &mut objects::StoredObject| {
         object.value["spec"]["clusterIPs"] = json!(["10.0.0.9"]);
         objects::Edit::Put
     };

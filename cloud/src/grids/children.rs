@@ -171,3 +171,35 @@ pub(super) fn unit_error(error: &kube::Error) -> UnitError {
         other => UnitError { reason: "ApiUnreachable".to_owned(), message: other.to_string() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use http::Method;
+
+    use super::*;
+    use crate::kube::tests::double::answering;
+
+    /// Without its UID, the manifest of a child that was replaced would be applied to the object that replaced it.
+    #[tokio::test]
+    async fn a_manifest_is_applied_as_it_was_planned() {
+        let (sent, calls) = mpsc::channel();
+        let client = answering(move |call, body| {
+            let _ = sent.send((call, serde_json::from_slice::<Value>(&body).expect("an object")));
+            let status = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
+            std::future::ready((409, status))
+        });
+        let children = Children::new(client, ChildKind::Deployment, Cache::new());
+        let metadata = json!({"name": "web-a", "uid": "b0a1ce14", "labels": {"a": "b"}});
+        let manifest =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {}});
+        let refused = children.apply("default", "web-a", &manifest).await.expect_err("it is another object");
+        assert_eq!(refused.reason, "Conflict");
+        let (call, body) = calls.try_recv().expect("a call");
+        assert_eq!((call.method, body), (Method::PATCH, manifest));
+        assert_eq!(call.uri.path(), "/apis/apps/v1/namespaces/default/deployments/web-a");
+        assert_eq!(call.uri.query(), Some("&force=true&fieldManager=tombolo-grid"));
+        calls.try_recv().expect_err("one call");
+    }
+}

@@ -26,7 +26,7 @@ use super::api::GridKind;
 use super::cache::Cache;
 use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
-use super::units::{Seen, Units};
+use super::units::{SeenNode, Units};
 use super::{GridSettings, MANAGER, Metrics};
 use crate::kube::{RawObject, WatchError, WatchSpec, watch_events};
 
@@ -142,7 +142,7 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = |node: RawObject| Some(Seen::of(&node));
+    let seen = |node: RawObject| Some(SeenNode::of(&node));
     let seen = read_alone(client, &ApiResource::erase::<Node>(&()), "", seen, seen);
     let affected = move |event| {
         let keys = units.take(event);
@@ -293,10 +293,10 @@ mod tests {
             assert_eq!(child.owner_references()[0].uid, "g");
             assert_eq!((child.uid().as_deref(), child.resource_version().as_deref()), (Some("u"), Some("4")));
             let units = Units::new();
-            for event in [Event::Init, Event::InitApply(Seen::of(&raw)), Event::InitDone] {
+            for event in [Event::Init, Event::InitApply(SeenNode::of(&raw)), Event::InitDone] {
                 units.take(event);
             }
-            let found = units.take(Event::Delete(Seen::of(&raw)));
+            let found = units.take(Event::Delete(SeenNode::of(&raw)));
             assert_eq!(found, BTreeSet::from([GRID_SELECTOR.to_owned()]), "its labels were known");
         }
     }

@@ -25,11 +25,11 @@ use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::Held;
 
 use super::channel::{Channel, ChannelEvent, Sender};
+use super::closed::Closed;
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
-use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
@@ -228,7 +228,7 @@ impl NodeSession {
 
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
-        self.view.witness(&mail.dirty);
+        self.view.record_changes(&mail.dirty);
         if mail.dirty.iter().any(|(_, key)| *key.resource() == resources::pods()) {
             // The right to a volume depends on the node's pods.
             self.view.volumes.pods_changed();

@@ -6,7 +6,7 @@ use tombolo_proto::Resource;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::SELECTOR_LEN_MAX;
 
-use super::subscriptions::Closed;
+use super::closed::Closed;
 use super::volumes::VolumeKind;
 use crate::kube::{Waiting, WatchSpec, is_path_segment};
 

@@ -15,22 +15,24 @@ use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, SubscriptionId};
 
-use super::interned::{Interned, Stored};
+use super::closed::Closed;
 use super::registry::SessionHandle;
-use super::subscriptions::Closed;
 use crate::edgecontroller::node_object_cache::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
 use followers::Followers;
+pub(super) use interned::Interned;
+use interned::Stored;
 use lists::{Lists, Order};
 use namespace_limits::NamespaceUsages;
-use watch_shares::Lack;
-pub(super) use watch_shares::Payers;
+use payers::Lack;
 
+mod eviction;
 mod followers;
+mod interned;
 mod lists;
 mod namespace_limits;
-mod watch_shares;
+mod payers;
 
 /// Capacity of the event queue of a shared watch's task.
 pub(super) const EVENTS_MAX: usize = 256;

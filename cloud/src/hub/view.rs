@@ -62,7 +62,7 @@ impl View {
     }
 
     /// Records the current state of these changed keys, whether or not it is sent.
-    pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
+    pub(super) fn record_changes<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
         if let Some(recording) = &self.recording {
             for (subscription, key) in keys {
                 recording.looked_up(*subscription, key, &self.find(*subscription, key));
@@ -241,7 +241,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::super::interned::Interned;
+    use super::super::shared::Interned;
     use super::*;
     use crate::kube::resources;
 

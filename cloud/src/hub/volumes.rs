@@ -21,10 +21,10 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{ObjectKey, Resource, SubscriptionId};
 use tombolo_runtime::doubled;
 
+use super::closed::Closed;
 use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
-use super::subscriptions::Closed;
 use crate::edgecontroller::node_object_cache::{PodsOn, WITHHELD};
 
 /// The kinds, by their plurals in the core group.
@@ -240,7 +240,7 @@ mod tests {
     use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger, LedgerEntry};
     use tombolo_proto::{CloudRevision, Epoch, Moment, NodeId, Uid};
 
-    use super::super::interned::Interned;
+    use super::super::shared::Interned;
     use super::super::view::View;
     use super::*;
     use crate::edgecontroller::{Index, Kind, NodeObjectCache};

@@ -19,7 +19,7 @@ use tombolo_apicore::query::Query;
 use tombolo_apicore::query::path::Target;
 use tombolo_proto::NodeId;
 
-use super::{CallError, Caller};
+use super::api_call::CallError;
 use crate::metrics::Label;
 use crate::turns::Turns;
 
@@ -67,14 +67,6 @@ impl Class {
             "nodes" if own && *method == Method::POST && path.name.is_none() => Self::Register,
             _ if own && !reads => Self::Report,
             _ => Self::Read,
-        }
-    }
-
-    /// The class of such a call when this caller makes it.
-    pub(super) fn by(self, caller: Caller<'_>) -> Self {
-        match (self, caller) {
-            (Self::Review, Caller::Node(_) | Caller::Token(..)) => Self::Question,
-            _ => self,
         }
     }
 
@@ -269,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::kube::endless::read;
-    use crate::kube::{ApiCall, Kube, Room};
+    use crate::kube::{ApiCall, Caller, Kube, Room};
     use crate::metrics::Refusals;
 
     fn node(name: &str) -> NodeId {

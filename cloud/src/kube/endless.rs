@@ -8,7 +8,7 @@ use tombolo_apicore::query::Query;
 use tombolo_apicore::query::params::PARAMS_MAX;
 use tombolo_apicore::query::path::Target;
 
-use super::{ApiCall, CallError};
+use super::api_call::{ApiCall, CallError};
 
 /// Subresources that are connections to a node or to a workload on it.
 const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];

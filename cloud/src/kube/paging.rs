@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::call::ANSWER_LEN_MAX;
+use super::api_call::ANSWER_LEN_MAX;
 use super::tree::{collection, tree_bytes_max};
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 

@@ -95,8 +95,8 @@ fn group_and_plural(path: &str) -> (&str, &str) {
 
 /// Whether a text is a JSON object. Nothing of it is kept.
 pub(crate) fn is_object(text: &[u8]) -> bool {
-    struct Object;
-    impl<'de> Visitor<'de> for Object {
+    struct ObjectVisitor;
+    impl<'de> Visitor<'de> for ObjectVisitor {
         type Value = ();
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
@@ -107,7 +107,7 @@ pub(crate) fn is_object(text: &[u8]) -> bool {
         }
     }
     let mut text = serde_json::Deserializer::from_slice(text);
-    text.deserialize_map(Object).and_then(|()| text.end()).is_ok()
+    text.deserialize_map(ObjectVisitor).and_then(|()| text.end()).is_ok()
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use tombolo_proto::api_path::path_of;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::access::is_operator;
+use super::callers::is_operator;
 use crate::paths::{self, LEASE_NAMESPACE};
 use crate::store::{Accepted, Call, OfflineWrite, Report, ReportKind, Store, Waiting, WriteError};
 
@@ -269,7 +269,7 @@ mod tests {
     use tombolo_apicore::kinds::Kinds;
     use tombolo_apicore::query::params::Params;
 
-    use super::super::access::OPERATOR;
+    use super::super::callers::OPERATOR;
     use super::*;
 
     fn renewal(user: &str) -> WriteRequest {

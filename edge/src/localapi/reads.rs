@@ -11,8 +11,8 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;
 
-use super::access::caller_token;
 use super::account_reads::AccountReads;
+use super::callers::caller_token;
 use super::copies::{copy, refused};
 use super::single_reads::SingleReads;
 use crate::store::{Selection, Store, is_pushed};

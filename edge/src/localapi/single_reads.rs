@@ -13,8 +13,8 @@ use tombolo_proto::message::is_passing;
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::access::caller;
-use super::{RETRY_AFTER_SECONDS, pass, write};
+use super::callers::caller;
+use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::{CallError, SharedHub};
 use crate::paths;
 use crate::store::{Learned, Selection, Store, why_unreadable};
@@ -45,7 +45,7 @@ impl SingleReads {
         let call = pass::get(&paths::object(key), "application/json");
         match self.hub.api(&caller(&read.attributes.identity), call, TIMEOUT, None).await {
             Ok(reply) => self.answered(read, selection, key, reply).await,
-            Err(error @ CallError::Busy) => Err(write::refused(&error)),
+            Err(error @ CallError::Busy) => Err(pass::unanswered(&error)),
             Err(_) => self.remembered(selection, key, "the cloud cannot be reached"),
         }
     }

@@ -6,9 +6,9 @@ use std::path::Path;
 use redb::{DatabaseError, ReadableDatabase};
 
 use super::error::is_damage;
-use super::open::{LOCK_FILE, STORE_FILE, builder};
+use super::open::{LOCK_FILE, STORE_FILE};
 use super::schema::{self, SCHEMA, Unusable};
-use super::shared::guarded;
+use super::shared::{builder, guarded};
 
 /// State of the store in a data folder, as seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,14 +18,14 @@ pub(crate) fn warm_set() -> Vec<Selection> {
         .collect()
 }
 
-/// Whole resources as one store with one history. Each resource has its own subscription. A resource outside the warm
-/// set is followed after its first request, and every read keeps it followed.
+/// Whole resources as one store with one history, which follows what is read: each resource has its own subscription,
+/// one outside the warm set from its first read on, for as long as it is read.
 #[derive(Debug, Clone)]
-pub(crate) struct WholeStore {
+pub(crate) struct FollowingStore {
     subscriptions: Subscriptions,
 }
 
-impl WholeStore {
+impl FollowingStore {
     pub(super) fn new(subscriptions: Subscriptions) -> Self {
         Self { subscriptions }
     }
@@ -42,7 +42,7 @@ impl WholeStore {
     }
 }
 
-impl ServedStore for WholeStore {
+impl ServedStore for FollowingStore {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         self.follow(key.resource())?.get(key)
     }

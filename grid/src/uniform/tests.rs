@@ -32,9 +32,14 @@ fn seen(grid: &Value, unit: &str) -> StatefulSetGrid {
     StatefulSetGrid::of(grid.to_string().as_bytes(), |_| unit).unwrap()
 }
 
-fn service(key: Option<&str>) -> Metadata {
+fn service(key: Option<&str>) -> ObjectMetadata {
     let labels = key.map(|key| (GRID_KEY.to_owned(), key.to_owned())).into_iter().collect();
-    Metadata { name: "s".to_owned(), namespace: "default".to_owned(), labels, ..Metadata::default() }
+    ObjectMetadata {
+        name: "s".to_owned(),
+        namespace: "default".to_owned(),
+        labels,
+        ..ObjectMetadata::default()
+    }
 }
 
 /// Endpoints of a slice: `POD@NODE=ADDRESS`, followed by `!` for those that are being deleted.
@@ -56,7 +61,7 @@ fn pods(endpoints: &[&str]) -> Vec<PodAddress> {
 fn named(
     grid: &StatefulSetGrid,
     nodes: &Nodes,
-    service: Option<&Metadata>,
+    service: Option<&ObjectMetadata>,
     pods: &[PodAddress],
 ) -> Option<Vec<String>> {
     let names = grid.names("n1", nodes, service, pods)?;
@@ -100,7 +105,7 @@ fn pods_of_the_unit_have_uniform_names() {
 #[test]
 fn uniform_names_need_a_service_and_a_unit() {
     let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]);
-    let seen = |nodes: &Nodes, service: Option<&Metadata>| {
+    let seen = |nodes: &Nodes, service: Option<&ObjectMetadata>| {
         let unit = nodes.get("n1").and_then(|node| node.unit("k")).unwrap_or_default();
         named(&grid("demo", unit), nodes, service, &pods)
     };
@@ -110,7 +115,7 @@ fn uniform_names_need_a_service_and_a_unit() {
     assert_eq!(seen(&in_a, None), None);
     assert_eq!(seen(&in_a, Some(&service(None))), None);
     assert_eq!(seen(&in_a, Some(&service(Some("other")))), None);
-    let elsewhere = Metadata { namespace: "other".to_owned(), ..good.clone() };
+    let elsewhere = ObjectMetadata { namespace: "other".to_owned(), ..good.clone() };
     assert_eq!(seen(&in_a, Some(&elsewhere)), None);
     assert_eq!(seen(&nodes(&[("n1", ""), ("n2", "b")]), Some(&good)), None);
     assert_eq!(seen(&nodes(&[("n2", "b")]), Some(&good)), None);

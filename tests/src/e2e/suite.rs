@@ -120,12 +120,12 @@ fn focuses(names: &BTreeSet<String>) -> Vec<String> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SuiteReport {
-    spec_reports: Option<Vec<Spec>>,
+    spec_reports: Option<Vec<SpecReport>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Spec {
+struct SpecReport {
     container_hierarchy_texts: Option<Vec<String>>,
     leaf_node_type: String,
     leaf_node_text: String,

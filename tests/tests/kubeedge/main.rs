@@ -29,20 +29,7 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 /// before any resend.
 const CAUGHT_UP: Duration = Duration::from_secs(4);
 
-macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
-
-        async fn perform(scenario: &str, stage: &mut Stage) {
-            $(if scenario == stringify!($name) {
-                return scenarios::$name(stage).await;
-            })*
-            panic!("there is no scenario {scenario}");
-        }
-    };
-}
-
-scenarios![
+tombolo_tests::scenarios![
     other_names_are_refused,
     every_answer_has_the_form_that_the_edge_expects,
     pods_run_change_and_end,

@@ -9,7 +9,7 @@ use tombolo_apicore::status::ApiError;
 
 use super::refuse;
 use crate::authz::references::{self, MIRROR_ANNOTATION, RefKind};
-use crate::objects::{Object, Objects, core, items, member, text};
+use crate::objects::{Objects, StoredObject, core, items, member, text};
 
 /// Where the token is mounted in containers.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -76,7 +76,7 @@ fn check_mirror(pod: &Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-async fn find(objects: &Objects, namespace: &str, name: &str) -> Option<Object> {
+async fn find(objects: &Objects, namespace: &str, name: &str) -> Option<StoredObject> {
     let tries = if name == "default" { DEFAULT_TRIES } else { 1 };
     for attempt in 0..tries {
         if attempt > 0 {

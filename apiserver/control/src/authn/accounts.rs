@@ -107,7 +107,7 @@ mod tests {
         assert!(identify(&claims, &objects, NOW + 661).unwrap_err().contains("expired"));
         assert!(identify(&claims, &objects, NOW - 61).unwrap_err().contains("not valid yet"));
         let key = objects.get(core("pods"), "shop", "p").unwrap().key;
-        let terminate = |object: &mut crate::objects::Object| {
+        let terminate = |object: &mut crate::objects::StoredObject| {
             object.value["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
             Edit::Put
         };

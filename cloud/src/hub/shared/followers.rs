@@ -8,7 +8,7 @@ use tombolo_proto::{NodeId, SubscriptionId};
 use tombolo_runtime::{Held, Share};
 
 use super::namespace_limits::FREE_PART;
-use super::watch_shares::{Lack, Payers};
+use super::payers::{Lack, Payers};
 use crate::hub::registry::SessionHandle;
 
 type Sessions = HashMap<(u64, SubscriptionId), Arc<SessionHandle>>;

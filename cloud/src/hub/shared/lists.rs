@@ -18,8 +18,8 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey};
 use tombolo_runtime::doubled;
 
 use super::{SharedWatch, too_many};
-use crate::hub::interned::Stored;
-use crate::hub::subscriptions::Closed;
+use crate::hub::closed::Closed;
+use crate::hub::shared::interned::Stored;
 use crate::kube::{CallError, Caller, Kube, ListTurn};
 
 /// Pause after a first failure; it doubles up to [`RETRY_MAX`].

@@ -10,7 +10,7 @@ use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::{NodeId, ObjectKey};
 
 use super::SharedWatch;
-use crate::hub::interned::Stored;
+use crate::hub::shared::interned::Stored;
 
 /// Number of objects of one kind from which on a namespace that has more than all others together gives way. An edge
 /// follows [`FOLLOWED_MAX`] of all kinds together.

@@ -6,8 +6,8 @@ use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
-use super::super::row::{ObjectRow, State, unreading};
-use super::super::{Learned, is_pushed, keys, single_objects, splice, view};
+use super::super::row::{ObjectRow, SINGLE_OBJECTS, State, unreading};
+use super::super::{Learned, is_pushed, keys, splice, view};
 use super::Batch;
 
 impl Batch<'_> {
@@ -34,7 +34,7 @@ impl Batch<'_> {
             _ => self.wanting(&learned.key, old.as_ref()),
         };
         if learned.keep {
-            super::add(&mut wanted, single_objects::SUBSCRIPTION.0);
+            super::add(&mut wanted, SINGLE_OBJECTS.0);
         }
         // A subscription whose object the cloud cannot read must not get what another caller has read.
         if wanted.iter().all(|subscription| unreading(*subscription).is_some()) {

@@ -92,7 +92,7 @@ async fn the_node_of_a_reply_is_held_as_the_cloud_would_deliver_it() {
 }
 
 fn held_hash(store: &Store, key: &ObjectKey) -> ContentHash {
-    let inventories = [SubscriptionId::NODE, crate::store::single_objects::SUBSCRIPTION]
+    let inventories = [SubscriptionId::NODE, crate::store::row::SINGLE_OBJECTS]
         .map(|subscription| store.inventory(subscription).unwrap());
     let held = inventories.into_iter().flatten().find(|entry| entry.key == *key).map(|entry| entry.held);
     let Some(HeldState::Present(version)) = held else { panic!("{key} is not held: {held:?}") };

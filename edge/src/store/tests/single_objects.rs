@@ -1,7 +1,7 @@
 //! Kept answers about single objects, and writes that this node accepts itself.
 
 use super::*;
-use crate::store::single_objects::{EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
+use crate::store::{KEPT_EVENTS_MAX, OBJECTS_MAX};
 
 pub(super) fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> Learned {
     let mut body = body(key, uid, &json!({"a": "x".repeat(size), "at": revision.to_string()}));

@@ -16,12 +16,12 @@ fn csr(common_name: &str, organization: &str, names: &[&str]) -> String {
     STANDARD.encode(params.serialize_request(&key).unwrap().pem().unwrap())
 }
 
-fn object(signer: &str, request: &str, usages: &[&str], sender: (&str, &str)) -> Object {
+fn object(signer: &str, request: &str, usages: &[&str], sender: (&str, &str)) -> StoredObject {
     let value = json!({"metadata": {"name": "c"}, "spec": {
         "signerName": signer, "request": request, "usages": usages, "username": sender.0, "groups": [sender.1],
     }});
     let key = ObjectKey::new(resource(), "", "c");
-    Object { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
+    StoredObject { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
 }
 
 /// The group `system:bootstrappers` may request node certificates; nodes may renew their own.

@@ -42,7 +42,7 @@ fn tills() -> Resource {
 }
 
 /// Waits until `what` holds for the definition.
-async fn until(context: &Context, what: impl Fn(Option<Object>) -> bool) {
+async fn until(context: &Context, what: impl Fn(Option<StoredObject>) -> bool) {
     let store = context.objects.store();
     let mut changes = store.watch(&resource(), store.revision()).unwrap();
     while !what(context.objects.get(resource(), "", "tills.shop.example")) {

@@ -104,7 +104,7 @@ async fn uncollectable_object_does_not_delay_others() {
 
 #[test]
 fn object_is_deleted_with_its_last_finalizer() {
-    let object = |metadata: Value| Object {
+    let object = |metadata: Value| StoredObject {
         key: ObjectKey::new(core("configmaps"), "shop", "m"),
         uid: Uid::parse("u").unwrap(),
         revision: Revision(1),

@@ -36,7 +36,7 @@ impl CompiledRule for ToyRule {
         let failure = || RuleFailure {
             kind: ErrorKind::Invalid,
             field: String::new(),
-            value: Some(crate::schema::types::json_type(value).into()),
+            value: Some(crate::value::json_type(value).into()),
             message: format!("{} is broken", self.0),
             consequence: Consequence::Refused,
         };

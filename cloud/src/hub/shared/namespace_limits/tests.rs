@@ -4,8 +4,8 @@ use tombolo_proto::{CloudRevision, Resource};
 
 use super::*;
 use crate::edgecontroller::node_object_cache::WITHHELD;
-use crate::hub::interned::Interned;
-use crate::hub::subscriptions::Closed;
+use crate::hub::closed::Closed;
+use crate::hub::shared::Interned;
 use crate::kube::RawObject;
 
 const KIB: usize = 1024;

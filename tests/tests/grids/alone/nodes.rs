@@ -6,7 +6,7 @@ use super::*;
 /// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
 async fn unready_node_stays_in_its_unit() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}, "finalizers": ["test/stays"]}});
@@ -38,7 +38,7 @@ async fn unready_node_stays_in_its_unit() {
 /// A Node of which only identity, labels and owners are read.
 #[tokio::test]
 async fn large_node_stays_in_its_unit() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;
@@ -56,7 +56,7 @@ async fn large_node_stays_in_its_unit() {
 
 #[tokio::test]
 async fn no_workload_is_deleted_while_a_node_may_belong_to_its_unit() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;

@@ -40,7 +40,7 @@ async fn protect(world: &World) {
 /// A refused deletion hides nothing else: the other units are reconciled, and status and events report the problem.
 #[tokio::test]
 async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_grid() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     world.node("n2", "b").await;
@@ -79,7 +79,7 @@ async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_gri
 /// not a container that another manager added.
 #[tokio::test]
 async fn changed_arguments_are_restored_and_added_containers_stay() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     let mut made = grid("web", 1);
