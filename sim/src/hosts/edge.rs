@@ -30,6 +30,7 @@ pub(super) struct EdgeHost {
     processes: Processes,
     network: Network,
     zone: String,
+    is_kubeedge: bool,
     state: Arc<Mutex<EdgeState>>,
 }
 
@@ -57,6 +58,7 @@ impl EdgeHost {
             processes: processes.clone(),
             network: network.clone(),
             zone: planned.zone.clone(),
+            is_kubeedge: planned.kubeedge,
             state: Arc::new(Mutex::new(state)),
             node,
         }
@@ -167,6 +169,10 @@ impl EdgeHost {
         Box::new(move || {
             let own = own.clone();
             Box::pin(async move {
+                if own.is_kubeedge {
+                    let link = own.network.dial_documents(&own.machine, &own.node).await;
+                    return link.ok().map(CloudLink::KubeEdge);
+                }
                 let link = own.network.dial(&own.machine, &own.node).await;
                 link.ok().map(CloudLink::Tombolo)
             })
