@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_in_a_reply_loses_its_heartbeats_as_in_a_delivery() {
+    fn node_in_a_reply_is_trimmed_as_in_a_delivery() {
         let reply = br#"{"metadata":{"name":"n","uid":"u"},"status":{"conditions":[
             {"type":"Ready","lastHeartbeatTime":"2026-01-01T00:00:00Z"},7],"images":[{"names":["i"]}]}}"#;
         let (body, hash) = trimmed(reply, true).unwrap();

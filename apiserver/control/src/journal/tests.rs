@@ -129,7 +129,7 @@ fn write_that_can_neither_be_undone_nor_noted_is_reported_as_unknown() {
 
 /// Another batch gets the same revisions, by which the next start would take it for the refused one.
 #[test]
-fn the_note_about_a_refused_batch_goes_before_another_one_is_written() {
+fn note_about_a_refused_batch_is_removed_before_the_next_write() {
     let disk = Disk::new();
     let noted = refused::path(&disk.folder.path().join("journal"));
     let (journal, _) = on(&disk);

@@ -253,7 +253,7 @@ async fn late_deletion_does_not_affect_an_object_created_since() {
 
 /// The cloud never stores the state with which it answers, and reports the deletion under a later version.
 #[tokio::test]
-async fn a_write_that_completes_a_deletion_is_answered_with_the_last_state_which_is_not_kept() {
+async fn write_that_completes_a_deletion_returns_the_last_state_without_storing_it() {
     let (store, subscription) = with_subscription(&FaultyDisk::new(39)).await;
     let (map, copy) = (key("configmaps", "app"), store.subscribed(subscription));
     let mut held = reply(&map, "u1", 10);
