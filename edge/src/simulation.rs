@@ -23,7 +23,9 @@ use tombolo_proto::object::InventoryEntry;
 use tombolo_runtime::{Drain, TaskError, Tasks};
 
 use crate::config::Config;
-use crate::hub::{Client, ClientParts, Connection, Dial, HubHandle, KindsPublisher, SessionFailure, SharedHub};
+use crate::hub::{
+    Client, ClientParts, Connection, Dial, HubHandle, KindsPublisher, SessionFailure, SharedHub,
+};
 use crate::identity::{Identity, WallClock};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApiParts, Writer, cloud_writes, spawn_until, without_listeners};

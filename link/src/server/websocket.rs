@@ -30,7 +30,7 @@ use crate::error::{IdentityError, TlsError};
 use crate::identity::{PeerCertificate, certificate_of, node_of};
 use crate::tcp;
 use crate::tls::ServerTls;
-use crate::ws::{Channel, TLS_BUFFER, WsWire, over_tls, package_config};
+use crate::ws::{MeteredStream, TLS_BUFFER, WsWire, over_tls, package_config};
 
 /// Wait after a failed accept: usually no file descriptors are left, and an immediate retry would spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -177,7 +177,7 @@ fn accepted(wire: WsWire, node: NodeId, peer: PeerInfo) -> Accepted {
 }
 
 async fn accepted_kubeedge(
-    stream: WebSocketStream<Channel>,
+    stream: WebSocketStream<MeteredStream>,
     node: NodeId,
     peer: PeerInfo,
 ) -> AcceptedKubeEdge {
