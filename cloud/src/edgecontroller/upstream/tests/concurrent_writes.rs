@@ -77,7 +77,7 @@ async fn report_is_retried_when_others_changed_only_other_fields() {
 
 /// The API server tells a node nothing of a pod that was its own and is gone, and the report about it must end.
 #[tokio::test]
-async fn report_about_a_deleted_pod_is_answered_with_its_absence() {
+async fn report_about_a_pod_that_is_not_on_the_node_is_answered_with_its_absence() {
     for (there, place, expected) in [(404, "", 404), (200, "m", 404), (200, "n", 403), (500, "", 403)] {
         let client = answering(move |call, _| {
             let is_node = call.headers.contains_key("impersonate-user");
