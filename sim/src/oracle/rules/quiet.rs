@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::observation::{Millis, Observation, Seen, SeenFrame};
+use crate::observation::{FaultScope, Millis, Observation, Seen, SeenFrame};
 use crate::oracle::{Context, Judge, Violation};
 
 const RULE: &str = "quiet";
+
+/// Names of events about nodes of which two machines have the identity.
+const CONTESTED: &str = "identity-used-twice-";
 
 /// Users of nodes.
 const NODES: &str = "system:node:";
@@ -21,6 +24,8 @@ pub(super) struct Quiet {
     reported: BTreeMap<String, Millis>,
     /// Requests in which nodes report about themselves: their answers are lawful.
     heartbeats: BTreeSet<(u64, u64)>,
+    /// Two machines had the identity of a node at some time.
+    was_contested: bool,
 }
 
 impl Judge for Quiet {
@@ -62,10 +67,13 @@ impl Judge for Quiet {
                     });
                 }
             }
+            Seen::FaultBegan { scope: FaultScope::Identity(_) } => self.was_contested = true,
             Seen::Wrote(write) if context.is_settled(at) => {
                 let object = &write.object;
                 let is_lawful = object.resource.starts_with("leases.")
                     || object.name == "tombolo-epoch"
+                    // The renewal of its lease tells a node that it was used twice, at its next session.
+                    || (self.was_contested && object.name.starts_with(CONTESTED))
                     || write.caller.strip_prefix(NODES).is_some_and(|node| self.takes_over(node, at))
                     || (object.resource == "nodes" && write.caller == format!("system:node:{}", object.name));
                 if !is_lawful {
@@ -187,5 +195,18 @@ mod tests {
         bench.fine(Seen::Finished);
         bench.api.put("pods/d/p", "system:node:n", json!({}));
         bench.wrong(Seen::Finished);
+    }
+
+    #[test]
+    fn an_identity_that_was_used_twice_is_told_later() {
+        let event = "events/default/identity-used-twice-x";
+        for was_contested in [false, true] {
+            let mut bench = settled();
+            if was_contested {
+                bench.fine(Seen::FaultBegan { scope: FaultScope::Identity("n".to_owned()) });
+            }
+            bench.api.put(event, "cloudcore", json!({}));
+            assert_eq!(bench.see(Seen::Finished).is_empty(), was_contested);
+        }
     }
 }
