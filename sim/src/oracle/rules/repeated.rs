@@ -231,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn a_report_of_the_node_changes_what_it_holds() {
+        let mut bench = bench();
+        bench.api.pod("p", "n", &[]);
+        let pod = bench.upsert(2, "pods/d/p");
+        bench.fine(pod.clone());
+        bench.fine(ack(2));
+        bench.wrong(pod.clone());
+        let what = "PATCH /api/v1/namespaces/d/pods/p/status".to_owned();
+        bench.fine(up(1, SeenFrame::Request { id: 1, what, token: None }));
+        bench.fine(pod);
+    }
+
+    #[test]
     fn a_restored_backup_counts_revisions_anew_and_has_lost_reports() {
         let mut bench = bench();
         bench.api.pod("p", "n", &[]);
