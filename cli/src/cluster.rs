@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_cannot_be_read_is_shown_with_the_reason_among_the_others() {
+    fn unreadable_node_is_listed_with_the_reason() {
         let deep = format!(r#""status":{}0{}"#, r#"{"a":"#.repeat(9000), "}".repeat(9000));
         let many = format!(r#""status":{{"images":[{}0]}}"#, r#""","#.repeat(500_000));
         let ready =

@@ -101,7 +101,7 @@ mod tests {
     use super::{Process, cpu_from_schedstat, resident_from_status};
 
     #[test]
-    fn reads_what_linux_writes() {
+    fn process_figures_of_linux_are_parsed() {
         assert_eq!(cpu_from_schedstat("3000000001 5 7\n"), Some(Duration::new(3, 1)));
         assert_eq!(cpu_from_schedstat(""), None);
         assert_eq!(resident_from_status("Name:\tx\nVmRSS:\t     512 kB\n"), Some(512 * 1024));

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_metadata_that_travels_is_compared() {
+    fn every_sent_part_of_the_metadata_is_compared() {
         let cloud = json!({
             "name": "m", "namespace": "n", "uid": "u", "generation": 1, "resourceVersion": "70",
             "annotations": {"colour": "red"}, "labels": {"tier": "front"}, "finalizers": ["example.com/wait"],
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_api_server_keeps_makes_no_difference() {
+    fn fields_only_the_api_server_keeps_are_no_difference() {
         let edge = json!({"name": "p", "namespace": "n", "uid": "u", "resourceVersion": "3"});
         let cloud = json!({
             "name": "p", "namespace": "n", "uid": "u", "resourceVersion": "70", "generation": 4,

@@ -206,7 +206,7 @@ mod tests {
 
     /// Such a token could take any name, including those of the control plane.
     #[test]
-    fn a_token_for_any_name_replaces_nobody() {
+    fn token_for_any_name_cannot_replace_a_node() {
         let parse = |arguments: &[&str]| Create::try_parse_from([&["create"], arguments].concat()).is_ok();
         assert!(parse(&["--any-name"]) && parse(&["--node", "a", "--replace"]));
         assert!(!parse(&["--any-name", "--replace"]));

@@ -27,7 +27,7 @@ impl fmt::Display for TransportOption {
 pub enum DialectOption {
     /// Frames in lanes, over QUIC or WebSocket: the dialect of Tombolo's `edgecore`.
     Tombolo,
-    /// JSON messages over WebSocket: the dialect of stock KubeEdge edges.
+    /// JSON messages over WebSocket: the dialect of KubeEdge edges.
     Kubeedge,
 }
 

@@ -15,7 +15,7 @@ use tombolo_link::{BindError, Clock, server};
 use tombolo_proto::Epoch;
 use tombolo_proto::frame::GoodbyeReason;
 use tombolo_runtime::admin::{AdminHandle, AdminState};
-use tombolo_runtime::door::Door;
+use tombolo_runtime::connection_limiter::ConnectionLimiter;
 use tombolo_runtime::listen::{self, ListenError};
 use tombolo_runtime::{
     Backoff, BackoffConfig, Budget, Drain, Readiness, ReadyGuard, TaskError, Tasks, admin,
@@ -89,7 +89,7 @@ impl App {
         options.token_refresh = config.token_refresh;
         options.files.clone_from(&config.certificates);
         options.node_life = config.edge_certificate_life;
-        options.door_limits = config.budgets.door_limits;
+        options.connection_limits = config.budgets.connection_limits;
         let mut patience = Patience::default();
         let prepared = || Bootstrap::prepare(kube.client().clone(), options.clone());
         let bootstrap = patience.wait_for(prepared).await?;
@@ -105,7 +105,7 @@ impl App {
             websocket: listener(config.listen.websocket, "websocket"),
             quic: listener(config.listen.quic, "quic"),
             kubeedge: true,
-            limits: Limits { door_limits: config.budgets.door_limits, ..Limits::default() },
+            limits: Limits { connection_limits: config.budgets.connection_limits, ..Limits::default() },
         };
         let server = server::bind(&server, bootstrap.server_tls()).await?;
         let join = listen::tcp("listen.join", config.listen.join).await?;
@@ -113,10 +113,10 @@ impl App {
         let admin = config.listen.admin.map(|address| admin::bind("listen.admin", address)).transpose()?;
         let tasks = Tasks::new();
         let recorder = config.record.as_deref().map(|folder| record(folder, &tasks)).transpose()?;
-        let testimony = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.reach());
+        let attestations = Attestations::new(bootstrap.attester()?, epoch.epoch().cluster, epoch.progress());
         let upstream = |upstream: Upstream| upstream.with_identities(bootstrap.identities());
         let (hub, inputs, mut registry) =
-            hub(&config, &kube, upstream, (epoch.epoch(), testimony), &tasks, recorder);
+            hub(&config, &kube, upstream, (epoch.epoch(), attestations), &tasks, recorder);
         let grids = grids::Metrics::register(&mut registry);
         let readiness = Readiness::new();
         let guards = Guards::new(&readiness);
@@ -178,7 +178,7 @@ pub(crate) fn hub(
     config: &Config,
     kube: &Kube,
     upstream: impl FnOnce(Upstream) -> Upstream,
-    (epoch, testimony): (Epoch, Attestations),
+    (epoch, attestations): (Epoch, Attestations),
     tasks: &Tasks,
     recorder: Option<Arc<Recorder>>,
 ) -> (Arc<Hub>, mpsc::Receiver<Input>, MetricsRegistry) {
@@ -203,7 +203,7 @@ pub(crate) fn hub(
         metrics,
         kubeedge: config.kubeedge,
         epoch: ArcSwap::from_pointee(epoch),
-        testimony,
+        attestations,
         clock: Clock::start(),
         tasks: tasks.clone(),
         recorder,
@@ -275,9 +275,9 @@ impl Bound {
         tasks.spawn("certificate authority", bootstrap.authority_stays());
         tasks.spawn("join endpoints", bootstrap.serve(join, drain.clone()));
         let incoming = server.start(&tasks, &drain);
-        let others = admin.iter().map(AdminHandle::door).chain([bootstrap.door()]).collect();
-        let doors = Doors { hub: incoming.stats(), others };
-        tasks.spawn("strangers", doors.count(hub.metrics.clone()));
+        let others = admin.iter().map(AdminHandle::limiter).chain([bootstrap.limiter()]).collect();
+        let connections = ConnectionCounts { hub: incoming.stats(), others };
+        tasks.spawn("strangers", connections.count(hub.metrics.clone()));
         tasks.spawn("accept", accept(incoming, Arc::clone(&hub), Gate::new(identities)));
         let failure = tokio::select! {
             () = drain.started() => None,
@@ -426,11 +426,11 @@ async fn keep_epoch(
         None => watches::Watches::default(),
     };
     let mut running = start();
-    while drain.until_started(look_due(&hub.testimony)).await.is_some() {
-        let asked = hub.testimony.take();
+    while drain.until_started(look_due(&hub.attestations)).await.is_some() {
+        let asked = hub.attestations.take();
         match keeper.check(&hub.down, asked.claim).await {
             Ok(false) => {
-                hub.testimony.publish(keeper.reach());
+                hub.attestations.publish(keeper.progress());
                 asked.answer(ClaimOutcome::Holds);
             }
             Ok(true) => {
@@ -442,17 +442,17 @@ async fn keep_epoch(
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot check the epoch; trying again");
-                hub.testimony.put_back(asked);
+                hub.attestations.put_back(asked);
             }
         }
     }
 }
 
 /// Completes after [`CHECK_INTERVAL`], or at once when an edge attests more than this replica has read.
-async fn look_due(testimony: &Attestations) {
+async fn look_due(attestations: &Attestations) {
     tokio::select! {
         () = tokio::time::sleep(CHECK_INTERVAL) => {}
-        () = testimony.wanted() => {}
+        () = attestations.wanted() => {}
     }
 }
 
@@ -468,33 +468,35 @@ async fn begin_epoch(hub: &Hub, keeper: &EpochKeeper) {
     hub.subscriptions.close_all();
     hub.end_all(GoodbyeReason::Other, "the cluster was restored to an earlier state", RESTORE_SPREAD);
     // Last: otherwise a session of the old epoch could be admitted because its edge's attestation is already known.
-    hub.testimony.publish(keeper.reach());
+    hub.attestations.publish(keeper.progress());
 }
 
 /// Period over which nodes reconnect after a restore.
 const RESTORE_SPREAD: Duration = Duration::from_secs(2);
 
 /// Counts unauthenticated connections at the listeners.
-struct Doors {
+struct ConnectionCounts {
     hub: Arc<server::ServerStats>,
     /// The join endpoints, and the admin endpoints if enabled.
-    others: Vec<Door>,
+    others: Vec<ConnectionLimiter>,
 }
 
 /// Interval between two updates of these metrics.
-const DOORS_INTERVAL: Duration = Duration::from_secs(1);
+const CONNECTIONS_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Doors {
+impl ConnectionCounts {
     /// Exports how many unauthenticated connections are open and how many were refused. Never returns.
     async fn count(self, metrics: Metrics) {
         let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let refused = |kind| metrics.strangers_refused.get_or_create(&Label { kind }).clone();
         let counters = [refused("silent"), refused("crowded"), refused("timed_out"), refused("failed")];
         loop {
-            let now: usize = self.others.iter().map(|door| door.waiting() + door.working()).sum();
+            let now: usize = self.others.iter().map(|limiter| limiter.waiting() + limiter.working()).sum();
             metrics.strangers.set(gauge(self.hub.strangers() + now));
-            let (evicted, crowded) =
-                (self.others.iter().map(Door::evicted), self.others.iter().map(Door::refused));
+            let (evicted, crowded) = (
+                self.others.iter().map(ConnectionLimiter::evicted),
+                self.others.iter().map(ConnectionLimiter::refused),
+            );
             let counts = [
                 self.hub.silent() + evicted.sum::<u64>(),
                 self.hub.crowded() + crowded.sum::<u64>(),
@@ -504,7 +506,7 @@ impl Doors {
             for (counter, count) in counters.iter().zip(counts) {
                 counter.inc_by(count.saturating_sub(counter.get()));
             }
-            tokio::time::sleep(DOORS_INTERVAL).await;
+            tokio::time::sleep(CONNECTIONS_INTERVAL).await;
         }
     }
 }

@@ -8,7 +8,7 @@ use aws_lc_rs::{hkdf, hmac};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tombolo_proto::{CloudRevision, Uid};
 
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 
 /// First byte of an attestation: its format.
 const FORM: u8 = 1;
@@ -46,38 +46,41 @@ impl Attester {
     }
 
     /// Attests that the cluster's history has come this far.
-    pub(crate) fn attest(&self, cluster: &Uid, reach: Reach) -> Bytes {
+    pub(crate) fn attest(&self, cluster: &Uid, progress: HistoryProgress) -> Bytes {
         let mut proof = BytesMut::with_capacity(LEN);
-        proof.put_slice(&said(reach));
-        proof.put_slice(hmac::sign(&self.key, &meant(cluster, reach)).as_ref());
+        proof.put_slice(&plain_content(progress));
+        proof.put_slice(hmac::sign(&self.key, &authenticated_content(cluster, progress)).as_ref());
         proof.freeze()
     }
 
     /// The content of an attestation of this cluster. `None` if it was not made by a cloudcore of this cluster.
-    pub(crate) fn read(&self, cluster: &Uid, proof: &[u8]) -> Option<Reach> {
+    pub(crate) fn read(&self, cluster: &Uid, proof: &[u8]) -> Option<HistoryProgress> {
         if proof.len() != LEN {
             return None;
         }
         let (mut said, tag) = proof.split_at(LEN - TAG_LEN);
         let form = said.get_u8();
         let (generation, beat, revision) = (said.get_u64(), said.get_u64(), CloudRevision(said.get_u64()));
-        let reach = Reach { generation, beat, revision };
-        let genuine = form == FORM && hmac::verify(&self.key, &meant(cluster, reach), tag).is_ok();
-        genuine.then_some(reach)
+        let progress = HistoryProgress { generation, beat, revision };
+        let genuine =
+            form == FORM && hmac::verify(&self.key, &authenticated_content(cluster, progress), tag).is_ok();
+        genuine.then_some(progress)
     }
 }
 
 /// The plain content of an attestation.
-fn said(reach: Reach) -> Vec<u8> {
+fn plain_content(progress: HistoryProgress) -> Vec<u8> {
     let mut text = vec![FORM];
-    [reach.generation, reach.beat, reach.revision.0].into_iter().for_each(|number| text.put_u64(number));
+    [progress.generation, progress.beat, progress.revision.0]
+        .into_iter()
+        .for_each(|number| text.put_u64(number));
     text
 }
 
 /// The content that the MAC covers. The cluster is not part of the attestation, because only that cluster reads it. It
 /// comes last, because its length varies.
-fn meant(cluster: &Uid, reach: Reach) -> Vec<u8> {
-    [&said(reach), cluster.as_str().as_bytes()].concat()
+fn authenticated_content(cluster: &Uid, progress: HistoryProgress) -> Vec<u8> {
+    [&plain_content(progress), cluster.as_str().as_bytes()].concat()
 }
 
 #[cfg(test)]
@@ -96,12 +99,12 @@ mod tests {
         Uid::parse(name).expect("valid")
     }
 
-    const REACH: Reach = Reach { generation: 7, beat: 3, revision: CloudRevision(9) };
+    const PROGRESS: HistoryProgress = HistoryProgress { generation: 7, beat: 3, revision: CloudRevision(9) };
 
     #[test]
-    fn an_attestation_is_the_same_in_every_version() {
-        let reach = Reach { generation: 3, beat: 21, revision: CloudRevision(4711) };
-        let proof = attester(b"secret").attest(&cluster("cluster"), reach);
+    fn attestation_format_is_stable() {
+        let progress = HistoryProgress { generation: 3, beat: 21, revision: CloudRevision(4711) };
+        let proof = attester(b"secret").attest(&cluster("cluster"), progress);
         const { assert!(LEN <= ATTESTATION_LEN_MAX) };
         let (said, tag) = proof.split_at(LEN - TAG_LEN);
         assert_eq!(hex::encode(said), "01000000000000000300000000000000150000000000001267");
@@ -113,11 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn an_attestation_counts_for_its_cluster_and_its_authority_alone() {
+    fn attestation_is_valid_only_for_its_cluster_and_authority() {
         let (ours, here) = (attester(b"ours"), cluster("here"));
-        let proof = ours.attest(&here, REACH);
-        assert_eq!(ours.read(&here, &proof), Some(REACH));
-        assert_eq!(attester(b"ours").read(&here, &proof), Some(REACH), "another replica");
+        let proof = ours.attest(&here, PROGRESS);
+        assert_eq!(ours.read(&here, &proof), Some(PROGRESS));
+        assert_eq!(attester(b"ours").read(&here, &proof), Some(PROGRESS), "another replica");
         assert_eq!(attester(b"theirs").read(&here, &proof), None);
         // A longer or shorter name is a different name.
         for other in ["there", "here2", "her"] {
@@ -126,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn an_attestation_with_a_changed_bit_says_nothing() {
+    fn attestation_with_a_flipped_bit_is_ignored() {
         let (ours, here) = (attester(b"ours"), cluster("here"));
-        let proof = ours.attest(&here, REACH);
+        let proof = ours.attest(&here, PROGRESS);
         for bit in 0..LEN * 8 {
             let mut changed = proof.to_vec();
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -143,15 +146,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn odd_bytes_say_nothing(bytes in vec(any::<u8>(), 0..=ATTESTATION_LEN_MAX)) {
+        fn invalid_bytes_are_no_attestation(bytes in vec(any::<u8>(), 0..=ATTESTATION_LEN_MAX)) {
             prop_assert_eq!(attester(b"ours").read(&cluster("here"), &bytes), None);
         }
 
         #[test]
-        fn what_was_attested_is_read(generation in any::<u64>(), beat in any::<u64>(), revision in any::<u64>()) {
+        fn attestation_round_trips(generation in any::<u64>(), beat in any::<u64>(), revision in any::<u64>()) {
             let (ours, here) = (attester(b"ours"), cluster("here"));
-            let reach = Reach { generation, beat, revision: CloudRevision(revision) };
-            prop_assert_eq!(ours.read(&here, &ours.attest(&here, reach)), Some(reach));
+            let progress = HistoryProgress { generation, beat, revision: CloudRevision(revision) };
+            prop_assert_eq!(ours.read(&here, &ours.attest(&here, progress)), Some(progress));
         }
     }
 }

@@ -38,7 +38,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tombolo_link::tls::ServerTls;
-use tombolo_runtime::door::{Door, DoorLimits, Source};
+use tombolo_runtime::connection_limiter::{ConnectionLimiter, ConnectionLimits, Source};
 use tombolo_runtime::{Drain, LineLimit, Tasks};
 
 pub use error::BootstrapError;
@@ -89,7 +89,7 @@ pub struct Options {
     /// Certificates and keys that the operator keeps in files.
     pub files: CertificateFiles,
     /// Limits for connections to the join port, per source and in total.
-    pub door_limits: DoorLimits,
+    pub connection_limits: ConnectionLimits,
 }
 
 impl Options {
@@ -104,7 +104,7 @@ impl Options {
             expired_grace: EXPIRED_GRACE,
             node_life: LEAF_LIFE,
             files: CertificateFiles::default(),
-            door_limits: tombolo_link::server::DOOR_LIMITS,
+            connection_limits: tombolo_link::server::CONNECTION_LIMITS,
         }
     }
 }
@@ -169,7 +169,7 @@ struct Inner {
     shared_token: bool,
     server_tls: ServerTls,
     acceptor: TlsAcceptor,
-    door: Door,
+    limiter: ConnectionLimiter,
     /// Limit for log lines about requests.
     lines: LineLimit<Source>,
     /// Initial state of the upkeep, taken by the first call of `serve`.
@@ -244,7 +244,7 @@ impl Bootstrap {
             inner: Arc::new(Inner {
                 judge: Judge::new(authority.certificate(), tombolo_link::tls::provider())?,
                 acceptor: listener::tls(&server_tls)?,
-                door: Door::new(options.door_limits),
+                limiter: ConnectionLimiter::new(options.connection_limits),
                 lines: LineLimit::new(LINES_OF_ONE, LINES_OF_ALL),
                 shared_token: token.is_some(),
                 identities: Arc::new(identities),
@@ -276,8 +276,8 @@ impl Bootstrap {
 
     /// The connection limits of the join port.
     #[must_use]
-    pub fn door(&self) -> Door {
-        self.inner.door.clone()
+    pub fn limiter(&self) -> ConnectionLimiter {
+        self.inner.limiter.clone()
     }
 
     /// The CA's certificate.

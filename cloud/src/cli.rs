@@ -195,6 +195,6 @@ mod tests {
         let waits = tokio::time::timeout(std::time::Duration::from_secs(600), &mut running).await;
         assert!(waits.is_err(), "{waits:?}");
         trigger.start();
-        running.await.expect("it ends as it was told");
+        running.await.expect("it stops on request");
     }
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tombolo_link::server::DOOR_LIMITS;
+use tombolo_link::server::CONNECTION_LIMITS;
 use tombolo_proto::session::kubeedge::WINDOW_MAX;
-use tombolo_runtime::door::DoorLimits;
+use tombolo_runtime::connection_limiter::ConnectionLimits;
 use tombolo_runtime::settings;
 
 use crate::bootstrap::{CertificateFiles, PemPair};
@@ -125,7 +125,7 @@ pub struct Budgets {
     /// Bytes of all that the index keeps: pods, the objects that they refer to, and Nodes.
     pub index_bytes: usize,
     /// Limits on unauthenticated connections, at each port.
-    pub door_limits: DoorLimits,
+    pub connection_limits: ConnectionLimits,
 }
 
 /// Bounds on pending events of each watch for the edge controller. If unset, only the bound of all watches applies.
@@ -355,18 +355,18 @@ fn budgets(raw: &RawBudgets) -> Result<Budgets, ConfigError> {
         session_bytes: bytes("budgets.sessionBytes", raw.session_bytes)?,
         watch_bytes: bytes("budgets.watchBytes", raw.watch_bytes)?,
         index_bytes: bytes("budgets.indexBytes", raw.index_bytes)?,
-        door_limits: DoorLimits {
+        connection_limits: ConnectionLimits {
             waiting_per_source: number(
                 "budgets.connectionsPerSource",
                 raw.connections_per_source,
-                DOOR_LIMITS.waiting,
+                CONNECTION_LIMITS.waiting,
             )?,
             working_per_source: number(
                 "budgets.handshakesPerSource",
                 raw.handshakes_per_source,
-                DOOR_LIMITS.working,
+                CONNECTION_LIMITS.working,
             )?,
-            ..DOOR_LIMITS
+            ..CONNECTION_LIMITS
         },
     })
 }

@@ -20,10 +20,10 @@ use tombolo_proto::message::is_passing;
 use tombolo_proto::{CloudRevision, Epoch, Uid};
 
 use crate::edgecontroller::NodeObjectCache;
-use crate::edgecontroller::sightings::Sighting;
-use crate::history_progress::Reach;
+use crate::edgecontroller::observed_versions::ObservedVersion;
+use crate::history_progress::HistoryProgress;
 use crate::kube::{Answer, ApiCall, CallError, Caller, Kube, RawObject, path_of};
-use crate::startup_retry::Trouble;
+use crate::startup_retry::Retryable;
 pub(crate) use attestations::{AttestationCheck, Attestations, ClaimOutcome};
 use record::Look;
 use witness::Witness;
@@ -64,7 +64,7 @@ impl EpochError {
     }
 }
 
-impl Trouble for EpochError {
+impl Retryable for EpochError {
     fn is_passing(&self) -> bool {
         match self {
             Self::Call(error) => error.is_passing(),
@@ -82,7 +82,7 @@ pub struct EpochKeeper {
     witness: Witness,
     cluster: Uid,
     /// The result of the last check.
-    reach: Reach,
+    progress: HistoryProgress,
     /// When the beat was last seen to change.
     beaten: Instant,
 }
@@ -105,19 +105,19 @@ impl EpochKeeper {
         let cluster = cluster_uid(&kube).await?;
         let look = record::look(&kube, namespace).await?;
         let witness = Witness::new(data_dir);
-        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str()).map(|seen| seen.reach());
-        let nothing = Reach { generation: 0, beat: 0, revision: CloudRevision(0) };
+        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str()).map(|seen| seen.progress());
+        let nothing = HistoryProgress { generation: 0, beat: 0, revision: CloudRevision(0) };
         let known = seen.unwrap_or(nothing);
-        let reach = look.reach(known);
+        let progress = look.progress(known);
         let mut keeper = Self {
             kube: KubeHandle(kube),
             namespace: namespace.to_owned(),
             witness,
             cluster,
-            reach,
+            progress,
             beaten: Instant::now(),
         };
-        keeper.agree(look, known, known.exceeds(&reach)).await?;
+        keeper.agree(look, known, known.exceeds(&progress)).await?;
         keeper.remember();
         Ok(keeper)
     }
@@ -125,12 +125,12 @@ impl EpochKeeper {
     /// The current epoch.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        Epoch { cluster: self.cluster.clone(), generation: self.reach.generation }
+        Epoch { cluster: self.cluster.clone(), generation: self.progress.generation }
     }
 
     /// How far the history had progressed at the last check.
-    pub(crate) fn reach(&self) -> Reach {
-        self.reach
+    pub(crate) fn progress(&self) -> HistoryProgress {
+        self.progress
     }
 
     /// Checks whether the history went back. It has if it has not progressed as far as was seen or attested (`claim`),
@@ -142,24 +142,25 @@ impl EpochKeeper {
     pub(crate) async fn check(
         &mut self,
         down: &NodeObjectCache,
-        claim: Option<Reach>,
+        claim: Option<HistoryProgress>,
     ) -> Result<bool, EpochError> {
         // A consistent answer cannot be older than anything seen or attested before the request was sent.
-        let known = Reach { revision: self.reach.revision.max(down.revision()), ..self.reach };
+        let known =
+            HistoryProgress { revision: self.progress.revision.max(down.revision()), ..self.progress };
         let look = record::look(&self.kube.0, &self.namespace).await?;
-        let now = look.reach(known);
+        let now = look.progress(known);
         let refuted = claim.filter(|claim| claim.exceeds(&now));
         if now.generation > known.generation && refuted.is_none() {
             // Another replica detected what this one may have missed: revisions soon exceed those seen before.
             tracing::warn!(generation = now.generation, "another replica has begun a new epoch");
             self.go_on(now);
-            down.sightings().acquit();
+            down.observed_versions().acquit();
             return Ok(true);
         }
         let mut went_back = known.exceeds(&now) || refuted.is_some();
-        if let Some(suspects) = down.sightings().suspects() {
+        if let Some(suspects) = down.observed_versions().suspects() {
             went_back = went_back || self.any_older(&suspects).await?;
-            down.sightings().acquit();
+            down.observed_versions().acquit();
         }
         if went_back {
             let known = refuted.map_or(known, |claim| claim.and(known));
@@ -167,7 +168,7 @@ impl EpochKeeper {
             tracing::warn!(
                 ?known,
                 ?now,
-                generation = self.reach.generation,
+                generation = self.progress.generation,
                 "the cluster was restored to an earlier state; a new epoch begins"
             );
             self.remember();
@@ -178,17 +179,17 @@ impl EpochKeeper {
         Ok(went_back)
     }
 
-    fn go_on(&mut self, now: Reach) {
-        if now.beat != self.reach.beat {
+    fn go_on(&mut self, now: HistoryProgress) {
+        if now.beat != self.progress.beat {
             self.beaten = Instant::now();
         }
-        self.reach = now;
+        self.progress = now;
         self.remember();
     }
 
     /// Raises the beat if no replica has done so for a while.
-    async fn keep_beating(&mut self, look: &Look, now: Reach) {
-        if now.beat == self.reach.beat && self.beaten.elapsed() >= BEAT_INTERVAL {
+    async fn keep_beating(&mut self, look: &Look, now: HistoryProgress) {
+        if now.beat == self.progress.beat && self.beaten.elapsed() >= BEAT_INTERVAL {
             // Also after a failure: the next check shows what other replicas did, and the next interval tries again.
             self.beaten = Instant::now();
             let raised = record::beat(&self.kube.0, &self.namespace, look, now).await;
@@ -197,8 +198,8 @@ impl EpochKeeper {
     }
 
     /// Whether one of these objects now has an older version than was seen. A deleted object proves nothing.
-    async fn any_older(&self, suspects: &[Sighting]) -> Result<bool, EpochError> {
-        for Sighting { key, revision, .. } in suspects.iter().rev() {
+    async fn any_older(&self, suspects: &[ObservedVersion]) -> Result<bool, EpochError> {
+        for ObservedVersion { key, revision, .. } in suspects.iter().rev() {
             let path = path_of(key.resource(), key.namespace(), key.name());
             let answer = self.kube.0.call(Caller::Own, ApiCall::get(path)).await?;
             match answer.code {
@@ -216,19 +217,19 @@ impl EpochKeeper {
 
     /// Adopts the recorded generation. If a new epoch must begin and no other replica has begun it, raises the
     /// generation to one above all known ones.
-    async fn agree(&mut self, look: Look, known: Reach, went_back: bool) -> Result<(), EpochError> {
+    async fn agree(&mut self, look: Look, known: HistoryProgress, went_back: bool) -> Result<(), EpochError> {
         let generation = known.generation;
         let floor =
             if went_back { generation.saturating_add(1).max(unix_seconds()) } else { generation.max(1) };
         // A replica that detected it first has recorded a generation above the one in force here.
         let enough = |recorded: u64| if went_back { recorded > generation } else { recorded >= floor };
-        self.reach = record::settle(&self.kube.0, &self.namespace, look, (floor, known), enough).await?;
+        self.progress = record::settle(&self.kube.0, &self.namespace, look, (floor, known), enough).await?;
         self.beaten = Instant::now();
         Ok(())
     }
 
     fn remember(&self) {
-        let seen = witness::Seen::new(&self.cluster, self.reach);
+        let seen = witness::Seen::new(&self.cluster, self.progress);
         if let Err(error) = self.witness.write(&seen) {
             tracing::warn!(%error, "cannot store the newest revision: a restored etcd may go unnoticed");
         }

@@ -14,9 +14,6 @@ mod metrics;
 mod reconcile;
 mod units;
 
-#[cfg(test)]
-mod tests;
-
 use std::time::Duration;
 
 use kube::Client;

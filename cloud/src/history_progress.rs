@@ -4,7 +4,7 @@ use tombolo_proto::CloudRevision;
 
 /// The progress of a cluster's history. Within one history no number ever decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reach {
+pub(crate) struct HistoryProgress {
     /// Generation of the epoch. The other numbers count within one generation.
     pub(crate) generation: u64,
     /// Raised by the replicas in the record from time to time. In a restored history it stays behind, even when that
@@ -14,7 +14,7 @@ pub(crate) struct Reach {
     pub(crate) revision: CloudRevision,
 }
 
-impl Reach {
+impl HistoryProgress {
     /// Whether a history that had progressed this far cannot be at `now`, which means that it went back.
     pub(crate) fn exceeds(&self, now: &Self) -> bool {
         let further = self.beat > now.beat || self.revision > now.revision;
@@ -39,25 +39,25 @@ impl Reach {
 mod tests {
     use super::*;
 
-    fn reach((generation, beat, revision): (u64, u64, u64)) -> Reach {
-        Reach { generation, beat, revision: CloudRevision(revision) }
+    fn progress((generation, beat, revision): (u64, u64, u64)) -> HistoryProgress {
+        HistoryProgress { generation, beat, revision: CloudRevision(revision) }
     }
 
     #[test]
-    fn what_is_less_in_one_number_of_a_generation_went_back() {
-        let now = reach((5, 7, 100));
+    fn any_decreased_number_means_the_history_went_back() {
+        let now = progress((5, 7, 100));
         for before in [(5, 7, 101), (5, 8, 1), (6, 0, 0), (u64::MAX, u64::MAX, u64::MAX)] {
-            assert!(reach(before).exceeds(&now), "{before:?}");
+            assert!(progress(before).exceeds(&now), "{before:?}");
         }
         for before in [(5, 7, 100), (5, 6, 99), (4, 1000, 1_000_000), (0, 0, 0)] {
-            assert!(!reach(before).exceeds(&now), "{before:?}");
+            assert!(!progress(before).exceeds(&now), "{before:?}");
         }
     }
 
     #[test]
-    fn two_that_know_something_know_it_together() {
-        assert_eq!(reach((5, 7, 100)).and(reach((5, 8, 90))), reach((5, 8, 100)));
-        assert_eq!(reach((5, 7, 100)).and(reach((6, 1, 2))), reach((6, 1, 2)));
-        assert_eq!(reach((6, 1, 2)).and(reach((5, 7, 100))), reach((6, 1, 2)));
+    fn progress_of_two_sources_is_combined() {
+        assert_eq!(progress((5, 7, 100)).and(progress((5, 8, 90))), progress((5, 8, 100)));
+        assert_eq!(progress((5, 7, 100)).and(progress((6, 1, 2))), progress((6, 1, 2)));
+        assert_eq!(progress((6, 1, 2)).and(progress((5, 7, 100))), progress((6, 1, 2)));
     }
 }

@@ -2,9 +2,9 @@
 
 mod access;
 mod channel;
+mod closed;
 mod duplicate_identity;
 mod followed;
-mod interned;
 mod kinds;
 mod kubeedge;
 mod ledger;
@@ -69,7 +69,7 @@ pub struct Hub {
     pub(crate) kubeedge: KubeEdgeSessions,
     pub(crate) epoch: ArcSwap<Epoch>,
     /// What edges attest of the cloud's history.
-    pub(crate) testimony: Attestations,
+    pub(crate) attestations: Attestations,
     pub(crate) clock: Clock,
     pub(crate) tasks: Tasks,
     pub(crate) recorder: Option<Arc<Recorder>>,

@@ -2,6 +2,7 @@
 //!
 //! All calls go through `kube::Client`, which is a tower service, so tests can put a scripted service in its place.
 
+mod api_call;
 mod call;
 mod call_limits;
 mod client;
@@ -23,7 +24,8 @@ mod tree;
 mod waiting;
 mod watch;
 
-pub use call::{Answer, ApiCall, CallError, Caller};
+pub use api_call::{ApiCall, CallError};
+pub use call::{Answer, Caller};
 pub use call_limits::ListTurn;
 pub(crate) use call_limits::ListTurns;
 pub use client::without_proxy_of_environment;
@@ -241,7 +243,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn segments_cannot_leave_their_place() {
+    fn segments_cannot_escape_their_path() {
         for good in ["kube-root-ca.crt", "a", "web-0.x", "system:x"] {
             assert!(is_path_segment(good), "{good}");
         }

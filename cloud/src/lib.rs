@@ -31,4 +31,4 @@ pub use app::{App, AppError, Bound};
 pub use config::{Config, ConfigError, Listeners};
 pub use edgecontroller::upstream::CONTESTED_REASON;
 pub use kube::Kube;
-pub use status::{NodeStatus, Status, StatusHandle};
+pub use status::{CloudStatus, NodeStatus, StatusHandle};

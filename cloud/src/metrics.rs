@@ -260,13 +260,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_the_bound_that_was_reached() {
+    fn refusal_names_the_bound_that_was_reached() {
         let (refusals, whole) = (Refusals::default(), Budget::new(1000));
         let (small, large) = (whole.share(100), whole.share(usize::MAX));
         assert!(small.take(101).is_none());
         refusals.count("request", &small, 101);
         let max = tombolo_runtime::budget::OWN_BYTES + 1000;
-        let _held = large.take(max).expect("what is its own, and the whole");
+        let _held = large.take(max).expect("its own part, and the total");
         assert!(large.take(1).is_none());
         refusals.count("answer", &large, 1);
         refusals.too_long("answer");

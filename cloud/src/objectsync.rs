@@ -18,7 +18,7 @@ use tombolo_proto::message::is_passing;
 
 use crate::hub::LedgerError;
 use crate::kube::{Answer, CallError};
-use crate::startup_retry::Trouble;
+use crate::startup_retry::Retryable;
 
 /// API group and version.
 const API: &str = "/apis/reliablesyncs.kubeedge.io/v1alpha1";
@@ -44,7 +44,7 @@ pub enum ObjectSyncError {
     Ledger(#[from] LedgerError),
 }
 
-impl Trouble for ObjectSyncError {
+impl Retryable for ObjectSyncError {
     fn is_passing(&self) -> bool {
         match self {
             Self::Call(error) => error.is_passing(),

@@ -54,8 +54,8 @@ impl SimulatedCloud {
         patience.wait_for(|| objectsync::import(&kube, &ledgers, &config.namespace, &of)).await?;
         let (tasks, drain, readiness) = (Tasks::new(), Drain::never(), Readiness::new());
         let attester = Attester::new(SECRET).expect("the cryptography of this machine works");
-        let testimony = Attestations::new(attester, epoch.epoch().cluster, epoch.reach());
-        let of = (epoch.epoch(), testimony);
+        let attestations = Attestations::new(attester, epoch.epoch().cluster, epoch.progress());
+        let of = (epoch.epoch(), attestations);
         let (hub, inputs, mut registry) = hub(&config, &kube, |upstream| upstream, of, &tasks, None);
         let metrics = grids::Metrics::register(&mut registry);
         control_edges(&hub, inputs, &kube, &config, Guards::new(&readiness));

@@ -13,7 +13,7 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// An error that may pass.
-pub(crate) trait Trouble: Display {
+pub(crate) trait Retryable: Display {
     /// Whether the same request may succeed later.
     fn is_passing(&self) -> bool;
 }
@@ -32,7 +32,7 @@ impl Patience {
     pub(crate) async fn wait_for<T, E, F>(&mut self, mut attempt: impl FnMut() -> F) -> Result<T, E>
     where
         F: Future<Output = Result<T, E>>,
-        E: Trouble,
+        E: Retryable,
     {
         let mut failures = 0;
         loop {

@@ -19,7 +19,7 @@ pub struct StatusHandle {
 
 /// A snapshot of the state.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Status {
+pub struct CloudStatus {
     /// All kinds were listed, and nodes can be impersonated.
     pub ready: bool,
     /// Generation of the epoch.
@@ -84,7 +84,7 @@ impl StatusHandle {
 
     /// The current state.
     #[must_use]
-    pub fn snapshot(&self) -> Status {
+    pub fn snapshot(&self) -> CloudStatus {
         let mut nodes: BTreeMap<String, NodeStatus> = BTreeMap::new();
         for summary in self.hub.down.summaries() {
             let mut status = NodeStatus::new(summary.node.to_string());
@@ -105,7 +105,7 @@ impl StatusHandle {
             status.round_trip = facts.round_trip;
             status.caught_up = facts.caught_up;
         }
-        Status {
+        CloudStatus {
             ready: self.readiness.is_ready(),
             epoch_generation: self.hub.epoch.load().generation,
             sessions: self.hub.registry.len(),

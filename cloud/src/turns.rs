@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_has_its_turns_in_order_and_leaves_nothing() {
+    fn turns_are_granted_in_order_and_forgotten() {
         let turns = Turns::default();
         let first = turns.take(&"a", 2).now_or_never().expect("at once");
         let _second = turns.try_take(&"a", 2).expect("at once");
@@ -116,7 +116,7 @@ mod tests {
         let mut fourth = Box::pin(turns.take(&"a", 2));
         assert!(third.as_mut().now_or_never().is_none() && fourth.as_mut().now_or_never().is_none());
         drop(first);
-        assert!(fourth.as_mut().now_or_never().is_none(), "who has come first is next");
+        assert!(fourth.as_mut().now_or_never().is_none(), "the first to arrive is next");
         let third = third.now_or_never().expect("its turn");
         drop((third, _second));
         assert_eq!(turns.len(), 1, "one waits");
@@ -125,7 +125,7 @@ mod tests {
     }
     /// The position is taken when `queue` is called, even by a task without budget.
     #[tokio::test]
-    async fn a_place_in_the_queue_is_that_of_the_question() {
+    async fn queue_position_is_taken_on_request() {
         let turns = Turns::default();
         let first = turns.queue("a", 1);
         while tokio::task::coop::has_budget_remaining() {
@@ -140,7 +140,7 @@ mod tests {
         drop(first);
         assert!(third.as_mut().now_or_never().is_none(), "the second has not been there");
         drop(second);
-        drop(third.await.expect("its turn, when whoever was before it has given up"));
-        assert_eq!(turns.len(), 0, "nothing is kept");
+        drop(third.await.expect("its turn, once the one before it has given up"));
+        assert_eq!(turns.len(), 0, "no state is kept");
     }
 }

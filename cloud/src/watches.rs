@@ -97,7 +97,7 @@ async fn follow(kube: Kube, hub: Arc<Hub>, mut setup: WatchSetup) {
         Input::Watched(kind, event, None)
     };
     let failed = |error: &WatchError| {
-        hub.down.sightings().suspect();
+        hub.down.observed_versions().suspect();
         hub.metrics.watch_failures.get_or_create(&Label { kind: kind.name() }).inc();
         tracing::warn!(kind = kind.name(), %error, "watch failed; trying again");
     };
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_more_events_wait_than_the_watch_may_have() {
+    async fn queued_events_of_a_watch_are_bounded() {
         let (events, next) = mpsc::channel(1);
         let (inputs, mut queue) = mpsc::channel(INPUTS_MAX);
         let forwarding = tokio::spawn(async move { forward(next, 2, &inputs).await });
@@ -145,7 +145,7 @@ mod tests {
             while queue.len() < 1.min(7 - taken) {
                 tokio::task::yield_now().await;
             }
-            assert!(queue.len() <= 1, "{} wait beside the one that is being taken", queue.len());
+            assert!(queue.len() <= 1, "{} wait beside the one that is being processed", queue.len());
             drop(input);
         }
         telling.await.expect("all told");

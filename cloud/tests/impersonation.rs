@@ -103,7 +103,7 @@ async fn a_server_with_constrained_impersonation_needs_no_more_than_that() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_without_it_takes_the_legacy_role_by_itself() {
-    cluster_or_skip!("a_server_without_it_takes_the_legacy_role_by_itself");
+async fn server_without_the_setting_uses_the_legacy_role() {
+    cluster_or_skip!("server_without_the_setting_uses_the_legacy_role");
     every_mixture("ConstrainedImpersonation=false", [None, None, Some(Legacy), Some(Legacy)]).await;
 }

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_network_a_start_takes_the_last_one_and_does_not_wait() {
+    async fn start_without_a_network_uses_the_last_address() {
         let folder = tempfile::tempdir().unwrap();
         let first = node(&folder, &Arc::new(Mutex::new(Some(FIRST.parse().unwrap()))));
         first.start(START_MAX).await;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_looked_for_with_every_session() {
+    async fn address_is_determined_again_with_every_session() {
         let folder = tempfile::tempdir().unwrap();
         let world = World::default();
         let address = node(&folder, &world);

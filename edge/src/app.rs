@@ -21,7 +21,9 @@ use crate::address::NodeAddress;
 use crate::config::{Config, ConfigError};
 use crate::dns::{Dns, DnsMetrics, DnsParts, Machine};
 use crate::hosts::{self, HostsParts};
-use crate::hub::{Client, ClientParts, Dial, HubHandle, KindsTeller, KnownKinds, NetworkDialer, SharedHub};
+use crate::hub::{
+    Client, ClientParts, Dial, HubHandle, KindsPublisher, KnownKinds, NetworkDialer, SharedHub,
+};
 use crate::identity::{CloudRenewal, Identity, IdentityError, WallClock, rotate};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApi, LocalApiError, LocalApiParts, Writer, cloud_writes, spawn_until};
@@ -29,7 +31,7 @@ use crate::metrics::Metrics;
 use crate::own_pods;
 use crate::status::StatusHandle;
 use crate::store::{OpenError, Store};
-use crate::subscriptions::{Board, Subscriptions};
+use crate::subscriptions::{SelectionRegistry, Subscriptions};
 use crate::upstream::Upstream;
 use crate::wrapper::{Kubernetes, Projection, Wrapper, WrapperError, WrapperMetrics, WrapperParts};
 
@@ -234,8 +236,8 @@ impl Bound {
         let addresses = address.subscribe();
         let listener = local.pods_addr().unwrap_or_else(|| local.https_addr(&config));
         let kubernetes = kubernetes(&config, listener);
-        let (told_pods, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
-        spawn_until(tasks, "own pods", stop, own_pods::tell(Arc::new(store.clone()), told_pods));
+        let (pods_sender, pods) = watch::channel(Arc::new(OwnPods::new(config.node_name.as_str())));
+        spawn_until(tasks, "own pods", stop, own_pods::publish(Arc::new(store.clone()), pods_sender));
         let parts = WrapperParts {
             node: seen_from(&config).to_owned(),
             source: Arc::new(subscriptions.whole()),
@@ -252,18 +254,19 @@ impl Bound {
             pods: parts.pods.clone(),
         };
         network.spawn(tasks, parts, (names, machine), &mut registry, stop);
-        let (teller, kinds) = KindsTeller::new();
+        let (publisher, kinds) = KindsPublisher::new();
         let parts = LocalApiParts {
             store: store.clone(),
             subscriptions: subscriptions.clone(),
             writer: writer.clone(),
             clock,
             address: addresses.clone(),
-            kinds: teller,
+            kinds: publisher,
         };
         local.spawn(tasks, parts, stop)?;
         spawn_until(tasks, "subscriptions", stop, subscriptions.clone().keep());
-        line.spawn(tasks, &config, (&store, subscriptions.board(), kinds), &metrics, &mut rng, (stop, drain));
+        let sources = (&store, subscriptions.registry(), kinds);
+        line.spawn(tasks, &config, sources, &metrics, &mut rng, (stop, drain));
         spawn_until(tasks, "address", stop, address.keep(hub.state()));
         spawn_until(tasks, "measure", stop, measure(store.clone(), Arc::clone(&metrics), synced));
         let upstream = Upstream {
@@ -289,7 +292,7 @@ impl CloudConnection {
         self,
         tasks: &Tasks,
         config: &Config,
-        (store, board, kinds): (&Store, Arc<Board>, KnownKinds),
+        (store, registry, kinds): (&Store, Arc<SelectionRegistry>, KnownKinds),
         metrics: &Arc<Metrics>,
         rng: &mut StdRng,
         (stop, drain): (&CancellationToken, &Drain),
@@ -304,7 +307,7 @@ impl CloudConnection {
         let owner = Client::new(ClientParts {
             node: config.node_name.clone(),
             store: store.clone(),
-            board,
+            registry,
             dialer: self.dialer,
             identity: observer,
             commands: self.client.commands,

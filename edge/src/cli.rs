@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_join_writes_is_what_the_agent_reads() {
+    fn settings_written_by_join_are_read_by_the_agent() {
         let join = Arguments::try_parse_from(["edgecore", "join", "--cloud", "hub.example"]).unwrap();
         let agent = Arguments::try_parse_from(["edgecore"]).unwrap();
         assert_eq!(join.config, agent.config);

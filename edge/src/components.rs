@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_say_what_the_settings_say() {
+    fn component_documents_follow_the_settings() {
         let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
         config.dns.cluster_domain = "edge.local".to_owned();
         config.node.max_pods = 30;
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(server, "http://127.0.0.1:51006");
     }
     #[test]
-    fn what_the_agent_serves_is_what_the_components_are_led_to() {
+    fn components_are_pointed_to_what_the_agent_serves() {
         let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
         let machine = Machine { cluster_dns: Vec::new(), ..machine() };
         let made = |config: &Config, which| document(which, config, &machine, &json!({"kind": "Config"}));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fills_it_pushes_out_its_own_oldest() {
+    fn client_that_fills_the_cache_evicts_its_own_oldest() {
         let map = filled();
         assert_eq!(map.size(), (100, 100));
         assert!((0..20).all(|number| map.get(&format!("honest {number}")) == Some(&number)));
@@ -199,7 +199,7 @@ mod tests {
 
     /// This holds for either order of insertion, and for owners of any size.
     #[test]
-    fn what_several_use_stays_for_each_of_them_whatever_the_others_do() {
+    fn shared_entry_stays_for_every_user() {
         let key = |number: usize| format!("honest {number}");
         for (honest_first, honest_again) in [(true, false), (true, true), (false, true)] {
             let mut map = Fair::new(200);
@@ -222,13 +222,13 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_goes_with_its_last_claim_and_claims_count() {
+    fn entry_is_removed_with_its_last_claim_and_claims_count() {
         let mut map = Fair::with_claims(100, |_| 2);
         map.insert(0, "common", 10, ());
         (1..40).for_each(|user| map.touch(&"common", &user));
         assert_eq!((map.size(), map.owners.len()), ((1, 88), 40));
         map.insert(99, "large", 50, ());
-        assert_eq!(map.size(), (1, 88), "nobody has more than the newcomer");
+        assert_eq!(map.size(), (1, 88), "no other has more than the newcomer");
         (100..200).for_each(|user| map.touch(&"common", &user));
         assert!(map.size() == (1, 100) && map.get(&"common").is_some());
         assert_eq!(map.remove(&"common"), Some(()));
@@ -238,7 +238,7 @@ mod tests {
     proptest! {
         /// After any steps, the counters match the entries, and no owner below an equal part loses anything.
         #[test]
-        fn nobody_below_an_equal_part_loses_anything(
+        fn client_below_an_equal_part_loses_nothing(
             steps in prop::collection::vec((0_u8..4, 0_u8..40, 4_usize..9, any::<bool>()), 0..300),
         ) {
             const MAX: usize = 200;
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_of_what_goes() {
+    fn removed_entries_leave_nothing() {
         let mut map = filled();
         for number in 0..20 {
             assert_eq!(map.remove(&format!("honest {number}")), Some(number));
@@ -275,7 +275,7 @@ mod tests {
         map.insert("huge", "huge".to_owned(), 101, 0);
         assert_eq!(map.get("huge"), None);
         let all: Vec<_> = map.iter().map(|(key, _)| key.clone()).collect();
-        assert_eq!(all.len(), 80, "what does not fit takes nothing with it");
+        assert_eq!(all.len(), 80, "an entry that does not fit drops no other");
         assert!(all.iter().all(|key| map.remove(key).is_some()));
         assert_eq!((map.size(), map.owners.len(), map.by_weight.len()), ((0, 0), 0, 0));
     }

@@ -40,11 +40,11 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn only_news_are_told() {
+    async fn fault_is_reported_only_on_change() {
         let mut fault = Fault::default();
         assert_eq!(fault.over(), None);
         assert!(fault.failed("away"));
-        assert!(!fault.failed("away") && !fault.failed("refused"), "told a moment ago");
+        assert!(!fault.failed("away") && !fault.failed("refused"), "reported a moment ago");
         tokio::time::advance(REASON_INTERVAL).await;
         assert!(!fault.failed("away"), "the same reason");
         assert!(fault.failed("refused"));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_change_is_told_after_those_who_go_first_and_never_lost() {
+    async fn change_is_delayed_for_priority_followers_and_never_lost() {
         let store = MemoryStore::new(Revision(1), LogLimits::default());
         put(&store, "first").await;
         let mut following = Following::new(Arc::new(store.clone()), [services()]);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_synced_is_listed_later_and_a_lost_watch_begins_again() {
+    async fn unsynced_resource_is_listed_later_and_a_lost_watch_restarts() {
         let store = MemoryStore::new(Revision(1), LogLimits { count: 1, ..LogLimits::default() });
         put(&store, "a").await;
         let late = LateStore { store: store.clone(), refusals: AtomicUsize::new(2) };

@@ -35,7 +35,7 @@ pub(crate) use dial::Connection;
 pub(crate) use dial::{Dial, NetworkDialer};
 #[cfg(any(test, feature = "simulation"))]
 pub(crate) use failure::SessionFailure;
-pub(crate) use kinds::{KindsTeller, KnownKinds};
+pub(crate) use kinds::{KindsPublisher, KnownKinds};
 
 /// Maximum number of requests queued for the session's owner.
 const COMMANDS_MAX: usize = limits::REQUESTS_MAX;

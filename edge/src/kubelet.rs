@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_tell_agents_from_kubelets() {
+    fn kubelet_version_distinguishes_agents_from_kubelets() {
         let node = |version: &str| json!({"status": {"nodeInfo": {"kubeletVersion": version}}});
         assert!(is_kubelets(&node("v1.36.3")));
         assert!(!is_kubelets(&node("v0.1.0-tombolo")));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silence_makes_it_gone() {
+    async fn silent_kubelet_counts_as_gone() {
         let kubelet = Kubelet::default();
         assert_eq!(kubelet.gone_at(), None);
         kubelet.wrote();

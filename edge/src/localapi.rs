@@ -26,7 +26,7 @@ use tombolo_runtime::Tasks;
 use tombolo_runtime::listen::{ListenError, tcp};
 
 use crate::config::Config;
-use crate::hub::{KindsTeller, SharedHub};
+use crate::hub::{KindsPublisher, SharedHub};
 use crate::identity::{IdentityError, WallClock};
 use crate::kubelet::Kubelet;
 use crate::store::Store;
@@ -35,7 +35,7 @@ use crate::subscriptions::Subscriptions;
 pub(crate) use access::Anonymous;
 use access::TokenAuthenticator;
 use account_reads::AccountReads;
-use accounts::Accounts;
+use bearer_tokens::BearerTokens;
 use credentials::SubjectAltNames;
 use decisions::Decisions;
 use definitions::Definitions;
@@ -47,11 +47,12 @@ use reads::Reads;
 use reviews::Reviews;
 use rights::Rights;
 use serving::ServingCertificate;
-use tokens::TokenRequests;
+use token_requests::TokenRequests;
 
 mod access;
 mod account_reads;
-mod accounts;
+mod bearer_tokens;
+mod callers;
 mod copies;
 mod credentials;
 mod decisions;
@@ -75,7 +76,7 @@ mod single_answers;
 mod single_reads;
 #[cfg(test)]
 mod tests;
-mod tokens;
+mod token_requests;
 mod write;
 
 pub(crate) use credentials::{KUBECONFIG_FILE, LocalCredentials, on_this_machine};
@@ -150,7 +151,7 @@ pub(crate) struct LocalApiParts {
     /// Address at which pods reach the node.
     pub(crate) address: watch::Receiver<Option<IpAddr>>,
     /// Receives the kinds of the cluster from discovery.
-    pub(crate) kinds: KindsTeller,
+    pub(crate) kinds: KindsPublisher,
 }
 
 impl LocalApi {
@@ -235,8 +236,8 @@ struct Served {
     registry: Registry,
     reads: Arc<Reads>,
     writes: Arc<dyn WriteBackend>,
-    tokens: Arc<TokenRequests>,
-    accounts: Arc<Accounts>,
+    token_requests: Arc<TokenRequests>,
+    bearer_tokens: Arc<BearerTokens>,
     decisions: Arc<Decisions>,
     discovery: Arc<Discovery>,
     definitions: Arc<Definitions>,
@@ -264,20 +265,20 @@ impl Served {
         let (own, asked) = (store.clone(), hub.clone());
         let followed = subscriptions.clone();
         let reads = AccountReads { store: own, subscriptions, hub: asked, rights };
-        let tokens = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
+        let requests = TokenRequests { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         let writes = cloud_writes(&store, &writer);
         let registry = Registry::new(Kinds::builtin());
         let discovery = Discovery::load(documents, registry.clone(), kinds);
         let definitions = Arc::new(Definitions::new(followed, Arc::clone(&discovery)));
-        let accounts = Accounts::new(node.clone(), store.clone(), hub, clock, keys);
+        let bearer = BearerTokens::new(node.clone(), store.clone(), hub, clock, keys);
         Self {
             registry,
             discovery,
             definitions,
             reads: Arc::new(Reads::new(node, reads)),
             writes,
-            tokens: Arc::new(tokens),
-            accounts: Arc::new(accounts),
+            token_requests: Arc::new(requests),
+            bearer_tokens: Arc::new(bearer),
             decisions,
             stop: stop.clone(),
             store,
@@ -301,12 +302,12 @@ impl Served {
 
     /// For callers with tokens: those of service accounts, and the operator's token of the kubeconfig if given.
     fn with_tokens(&self, operator: Option<&str>) -> ApiServer {
-        let authenticator = TokenAuthenticator::new(operator, Arc::clone(&self.accounts));
-        let api = self.builder().shared_out_among_pods(access::OPERATOR);
+        let authenticator = TokenAuthenticator::new(operator, Arc::clone(&self.bearer_tokens));
+        let api = self.builder().shared_out_among_pods(callers::OPERATOR);
         let api = api.authenticator(Arc::new(authenticator)).writes(Arc::clone(&self.writes));
-        let api = api.endpoint("", "serviceaccounts", "token", Arc::clone(&self.tokens) as _);
-        let (accounts, decisions) = (Arc::clone(&self.accounts), Arc::clone(&self.decisions));
-        let reviews = Arc::new(Reviews { accounts, decisions });
+        let api = api.endpoint("", "serviceaccounts", "token", Arc::clone(&self.token_requests) as _);
+        let (tokens, decisions) = (Arc::clone(&self.bearer_tokens), Arc::clone(&self.decisions));
+        let reviews = Arc::new(Reviews { tokens, decisions });
         let review = |api: Builder, (group, resource): &(&str, &str)| {
             api.endpoint(group, resource, "", Arc::clone(&reviews) as _)
         };
@@ -343,7 +344,7 @@ async fn optional(
 
 /// Passes writes of local clients on to the cloud, as this node or as the caller.
 pub(crate) fn cloud_writes(store: &Store, writer: &Writer) -> Arc<dyn WriteBackend> {
-    Arc::new(write::ThroughTheCloud::new(store.clone(), writer.clone()))
+    Arc::new(write::CloudWrites::new(store.clone(), writer.clone()))
 }
 
 /// Parts that writes of local clients need: the connection, and the detector of kubelets.

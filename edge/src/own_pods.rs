@@ -12,7 +12,7 @@ use tracing::debug;
 use crate::follow::{Following, News};
 
 /// Follows the pods of a store that has only this node's pods, and publishes their addresses while there are receivers.
-pub(crate) async fn tell(store: Arc<dyn Store>, published: watch::Sender<Arc<OwnPods>>) {
+pub(crate) async fn publish(store: Arc<dyn Store>, published: watch::Sender<Arc<OwnPods>>) {
     let mut following = Following::new(store, [Resource::new("", "v1", "pods")]);
     let mut own = OwnPods::clone(&published.borrow());
     loop {

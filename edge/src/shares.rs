@@ -83,11 +83,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_all_and_what_is_given_back_is_there_again() {
+    fn no_source_takes_all_slots_and_released_ones_are_reusable() {
         let shares = Shares::new(128);
         let held: Vec<Vec<HeldSlot<IpAddr>>> = (0..5).map(|source| greedy(&shares, source)).collect();
         assert_eq!(held.iter().map(Vec::len).collect::<Vec<_>>(), [64, 32, 16, 8, 4]);
-        assert!(shares.take([10, 0, 0, 9].into()).is_some(), "the next one has a place");
+        assert!(shares.take([10, 0, 0, 9].into()).is_some(), "the next one has a slot");
         drop(held);
         assert!(shares.taken.lock().by_source.is_empty());
         assert_eq!(greedy(&shares, 7).len(), 64);

@@ -23,7 +23,9 @@ use tombolo_proto::object::InventoryEntry;
 use tombolo_runtime::{Drain, TaskError, Tasks};
 
 use crate::config::Config;
-use crate::hub::{Client, ClientParts, Connection, Dial, HubHandle, KindsTeller, SessionFailure, SharedHub};
+use crate::hub::{
+    Client, ClientParts, Connection, Dial, HubHandle, KindsPublisher, SessionFailure, SharedHub,
+};
 use crate::identity::{Identity, WallClock};
 use crate::kubelet::Kubelet;
 use crate::localapi::{LocalApiParts, Writer, cloud_writes, spawn_until, without_listeners};
@@ -139,12 +141,12 @@ impl SimulatedEdge {
             address,
         };
         let wrapper = parts.wrapper(&mut registry);
-        let (teller, kinds) = KindsTeller::new();
-        let api = parts.local_api(teller);
+        let (publisher, kinds) = KindsPublisher::new();
+        let api = parts.local_api(publisher);
         let client = Client::new(ClientParts {
             node: parts.config.node_name.clone(),
             store: parts.store.clone(),
-            board: parts.subscriptions.board(),
+            registry: parts.subscriptions.registry(),
             dialer: Box::new(SimulatedDialer(connect)),
             identity,
             commands,
@@ -179,8 +181,8 @@ impl AgentParts {
     /// What the wrapper serves.
     fn wrapper(&self, registry: &mut Registry) -> Arc<dyn ServedStore> {
         let Self { tasks, stop, store, .. } = self;
-        let (told_pods, pods) = watch::channel(Arc::new(OwnPods::new(self.config.node_name.as_str())));
-        spawn_until(tasks, "own pods", stop, own_pods::tell(Arc::new(store.clone()), told_pods));
+        let (pods_sender, pods) = watch::channel(Arc::new(OwnPods::new(self.config.node_name.as_str())));
+        spawn_until(tasks, "own pods", stop, own_pods::publish(Arc::new(store.clone()), pods_sender));
         let parts = WrapperParts {
             node: self.config.node_name.as_str().to_owned(),
             source: Arc::new(self.subscriptions.whole()),
@@ -194,7 +196,7 @@ impl AgentParts {
         Projection::spawn(tasks, parts, self.config.wrapper.watch_queue, metrics, stop).store()
     }
 
-    fn local_api(&self, kinds: KindsTeller) -> ApiServer {
+    fn local_api(&self, kinds: KindsPublisher) -> ApiServer {
         let parts = LocalApiParts {
             store: self.store.clone(),
             subscriptions: self.subscriptions.clone(),

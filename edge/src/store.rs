@@ -26,6 +26,7 @@ use tombolo_proto::object::{InventoryEntry, ObjectKey, Resource};
 
 mod answers;
 mod batch;
+mod cached_replies;
 mod error;
 #[cfg(test)]
 mod faulty;
@@ -36,11 +37,13 @@ mod medium;
 mod offline_writes;
 mod open;
 mod outbox;
+mod publication;
 mod reserved;
 mod row;
 mod salvage;
 mod schema;
 mod seal;
+mod selection;
 mod serve;
 mod shared;
 mod single_objects;
@@ -55,19 +58,20 @@ mod writer;
 mod tests;
 
 pub use answers::{CachedReply, Class, Question};
+pub use batch::offline_writes::{Accepted, OfflineWrite};
+pub use batch::single_objects::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
 pub use error::{OpenError, ReadError, WriteError};
 #[cfg(test)]
 pub(crate) use faulty::FaultyDisk;
 pub use inspect::{Inspection, inspect};
 pub use medium::{FileMedium, Medium};
-pub use offline_writes::{Accepted, OfflineWrite};
 pub use open::Opened;
 pub use outbox::{Call, EVENTS_MAX, REPORTS_BYTES_MAX, REPORTS_MAX, Report, ReportKind, Waiting};
 pub(crate) use reserved::Reserved;
 pub use seal::Sealer;
+pub use selection::Selection;
 pub(crate) use serve::why_unreadable;
-pub use single_objects::{BYTES_MAX, EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
-pub use subscription::{Kept, LocalInventory, Selection, Subscribed};
+pub use subscription::{Kept, LocalInventory, Subscribed};
 
 use shared::Shared;
 use view::ObjectCounts;

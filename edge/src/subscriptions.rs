@@ -17,21 +17,21 @@ use tracing::warn;
 
 use crate::store::{Kept, ReadError, Selection, Store, Subscribed, WriteError};
 
-mod board;
 mod callers;
 mod claims;
 mod entry;
+mod registry;
 #[cfg(test)]
 mod tests;
 mod warm;
 mod weights;
 
-pub(crate) use board::{Board, Wanted};
 pub(crate) use entry::Standing;
-pub(crate) use warm::{WholeStore, warm_set};
+pub(crate) use registry::{SelectionRegistry, Wanted};
+pub(crate) use warm::{FollowingStore, warm_set};
 
-use board::SelectionLookup;
 use entry::Duty;
+use registry::SelectionLookup;
 use weights::Weights;
 
 /// A selection that no client has read for this long is no longer followed.
@@ -58,7 +58,7 @@ const COPIES_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// A caller that reads with its own rights.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Borrower<'a> {
+pub(crate) struct TokenCaller<'a> {
     /// The sender whose share the selection counts in, as in those of other senders that request it
     /// ([`tombolo_apicore::senders::name_of`]).
     pub(crate) sender: &'a str,
@@ -96,7 +96,7 @@ impl From<WriteError> for Unreadable {
 #[derive(Debug, Clone)]
 pub(crate) struct Subscriptions {
     store: Store,
-    board: Arc<Board>,
+    registry: Arc<SelectionRegistry>,
     /// Selections are added one at a time, so that their number never exceeds the bound.
     adding: Arc<Mutex<()>>,
 }
@@ -107,42 +107,42 @@ impl Subscriptions {
     /// # Errors
     /// [`Unreadable::Store`] when the store cannot be read or written.
     pub(crate) async fn load(store: Store) -> Result<Self, Unreadable> {
-        let board = Arc::new(Board::default());
+        let registry = Arc::new(SelectionRegistry::default());
         for kept in store.subscriptions()? {
-            board.add(kept.subscription, kept.selection, false);
+            registry.add(kept.subscription, kept.selection, false);
         }
         for selection in warm_set() {
             let subscription = store.open_subscription(selection.clone()).await?;
-            board.add(subscription, selection, true);
+            registry.add(subscription, selection, true);
         }
-        Ok(Self { store, board, adding: Arc::default() })
+        Ok(Self { store, registry, adding: Arc::default() })
     }
 
     /// The selections for sessions with the cloud to follow, and their state.
-    pub(crate) fn board(&self) -> Arc<Board> {
-        Arc::clone(&self.board)
+    pub(crate) fn registry(&self) -> Arc<SelectionRegistry> {
+        Arc::clone(&self.registry)
     }
 
     /// Whole resources as one store.
-    pub(crate) fn whole(&self) -> WholeStore {
-        WholeStore::new(self.clone())
+    pub(crate) fn whole(&self) -> FollowingStore {
+        FollowingStore::new(self.clone())
     }
 
     /// Starts to follow a selection, or finds a wider one, without waiting for its first list.
     async fn request(
         &self,
         selection: &Selection,
-        who: Option<Borrower<'_>>,
+        who: Option<TokenCaller<'_>>,
         deadline: Instant,
     ) -> Result<SubscriptionId, Unreadable> {
-        let mut news = self.board.news();
+        let mut news = self.registry.news();
         let found = async {
             loop {
                 news.borrow_and_update();
-                match self.board.look_up(selection) {
+                match self.registry.look_up(selection) {
                     SelectionLookup::At(subscription) => return Ok(subscription),
                     SelectionLookup::Nowhere => return self.add(selection, who.map(|who| who.sender)).await,
-                    // The board reports when the selection is gone.
+                    // The registry reports when the selection is gone.
                     SelectionLookup::Leaving => drop(news.changed().await),
                 }
             }
@@ -151,7 +151,7 @@ impl Subscriptions {
             return Err(Unreadable::Unknown("room is still being made for it: try again".to_owned()));
         };
         let subscription = subscription?;
-        self.board.demand(subscription, who);
+        self.registry.demand(subscription, who);
         Ok(subscription)
     }
 
@@ -163,15 +163,15 @@ impl Subscriptions {
     pub(crate) async fn reader(
         &self,
         selection: &Selection,
-        who: Option<Borrower<'_>>,
+        who: Option<TokenCaller<'_>>,
     ) -> Result<Subscribed, Unreadable> {
         let token = who.map(|who| who.token);
         let deadline = Instant::now() + PATIENCE;
         let mut subscription = self.request(selection, who, deadline).await?;
-        let mut news = self.board.news();
+        let mut news = self.registry.news();
         loop {
             news.borrow_and_update();
-            match self.board.standing(subscription, token) {
+            match self.registry.standing(subscription, token) {
                 Some(Standing::Live) => return Ok(self.store.subscribed(subscription)),
                 Some(Standing::Refused { code, reason }) => return Err(Unreadable::Refused { code, reason }),
                 None => {
@@ -180,7 +180,7 @@ impl Subscriptions {
                 }
                 Some(Standing::Idle | Standing::Opening) => {}
             }
-            if !self.board.has_session() || timeout_at(deadline, news.changed()).await.is_err() {
+            if !self.registry.has_session() || timeout_at(deadline, news.changed()).await.is_err() {
                 return self.copy(selection);
             }
         }
@@ -188,11 +188,11 @@ impl Subscriptions {
 
     /// A selection as a store, if it or a wider one is up to date at this moment.
     pub(crate) fn live(&self, selection: &Selection) -> Option<Subscribed> {
-        let subscription = self.board.covering(selection)?;
-        if self.board.standing(subscription, None) != Some(Standing::Live) {
+        let subscription = self.registry.covering(selection)?;
+        if self.registry.standing(subscription, None) != Some(Standing::Live) {
             return None;
         }
-        self.board.demand(subscription, None);
+        self.registry.demand(subscription, None);
         Some(self.store.subscribed(subscription))
     }
 
@@ -202,7 +202,7 @@ impl Subscriptions {
     /// [`Unreadable::Store`] when the store cannot be read.
     pub(crate) fn kept(&self, selection: &Selection) -> Result<Option<Subscribed>, Unreadable> {
         let kept = self.store.subscriptions()?;
-        let readable = |kept: &Kept| kept.synced && self.board.is_readable(kept.subscription);
+        let readable = |kept: &Kept| kept.synced && self.registry.is_readable(kept.subscription);
         let covering = kept.into_iter().filter(|kept| readable(kept) && kept.selection.covers(selection));
         // Prefer the selection itself: a wider one may be older.
         let nearest = covering.min_by_key(|kept| kept.selection != *selection);
@@ -215,7 +215,7 @@ impl Subscriptions {
             return Ok(kept);
         }
         let what = &selection.resource;
-        let why = if self.board.has_session() {
+        let why = if self.registry.has_session() {
             "the first list takes too long"
         } else {
             "the cloud cannot be reached"
@@ -226,10 +226,10 @@ impl Subscriptions {
     /// Opens a selection. Waits for a slot if all are taken; the caller bounds the time.
     async fn add(&self, selection: &Selection, sender: Option<&str>) -> Result<SubscriptionId, Unreadable> {
         let _turn = self.adding.lock().await;
-        let mut news = self.board.news();
+        let mut news = self.registry.news();
         loop {
             news.borrow_and_update();
-            if let Some(subscription) = self.board.covering(selection) {
+            if let Some(subscription) = self.registry.covering(selection) {
                 return Ok(subscription);
             }
             if self.has_room(sender)? {
@@ -241,7 +241,7 @@ impl Subscriptions {
 
     async fn open(&self, selection: &Selection) -> Result<SubscriptionId, Unreadable> {
         let subscription = self.store.open_subscription(selection.clone()).await?;
-        self.board.add(subscription, selection.clone(), false);
+        self.registry.add(subscription, selection.clone(), false);
         Ok(subscription)
     }
 
@@ -250,9 +250,9 @@ impl Subscriptions {
     /// # Errors
     /// [`Unreadable::Unknown`] when all selections are being read.
     fn has_room(&self, sender: Option<&str>) -> Result<bool, Unreadable> {
-        if let Some(sender) = sender.filter(|sender| self.board.has_its_share(sender)) {
+        if let Some(sender) = sender.filter(|sender| self.registry.has_its_share(sender)) {
             if self
-                .board
+                .registry
                 .evict_of(sender, |subscription, selection| self.readers(subscription, selection) == 0)
             {
                 return Ok(false);
@@ -261,7 +261,7 @@ impl Subscriptions {
                 format!("{KEPT_PER_SENDER_MAX} selections are read by {sender} now: end a watch of one");
             return Err(Unreadable::Unknown(share));
         }
-        if self.board.count() < KEPT_MAX {
+        if self.registry.count() < KEPT_MAX {
             return Ok(true);
         }
         match self.make_room()? {
@@ -275,19 +275,19 @@ impl Subscriptions {
     /// Evicts an unread selection, unless one is about to be forgotten already. Without a cloud, selections without a
     /// copy are evicted first, because a lost copy could not be fetched again. Returns false if all are being read.
     fn make_room(&self) -> Result<bool, Unreadable> {
-        if self.board.is_any_leaving() {
+        if self.registry.is_any_leaving() {
             return Ok(true);
         }
         let idle = |subscription, selection: &Selection| self.readers(subscription, selection) == 0;
-        let empty = match self.board.has_session() {
+        let empty = match self.registry.has_session() {
             true => None,
             false => {
                 let is_empty = self.without_copy()?;
-                self.board
+                self.registry
                     .evict(|subscription, selection| is_empty(subscription) && idle(subscription, selection))
             }
         };
-        Ok(empty.or_else(|| self.board.evict(idle)).is_some())
+        Ok(empty.or_else(|| self.registry.evict(idle)).is_some())
     }
 
     /// Returns a test for selections without a copy.
@@ -302,10 +302,10 @@ impl Subscriptions {
         self.store.watchers(subscription, &selection.resource)
     }
 
-    /// Carries out the board's duties, stops following unread selections, and keeps the copies within their bounds,
+    /// Carries out the registry's duties, stops following unread selections, and keeps the copies within their bounds,
     /// until the agent stops.
     pub(crate) async fn keep(self) {
-        let mut news = self.board.news();
+        let mut news = self.registry.news();
         let mut weights = Weights::new(self.store.commits());
         let (mut sweep, mut stuck) = (Instant::now(), false);
         loop {
@@ -328,10 +328,10 @@ impl Subscriptions {
         }
     }
 
-    /// Carries out the board's duties. Returns false if the store could not do all of them.
+    /// Carries out the registry's duties. Returns false if the store could not do all of them.
     async fn carry_out(&self) -> bool {
         let mut all = true;
-        for (subscription, duty) in self.board.duties() {
+        for (subscription, duty) in self.registry.duties() {
             let outcome = match duty {
                 Duty::EndWatches => {
                     self.store.end_watches(subscription);
@@ -341,7 +341,7 @@ impl Subscriptions {
                 Duty::Forget => self.store.drop_subscription(subscription).await,
             };
             match outcome {
-                Ok(()) => self.board.done(subscription, duty),
+                Ok(()) => self.registry.done(subscription, duty),
                 Err(error) => {
                     all = false;
                     warn!(%error, ?duty, "cannot remove a copy that may no longer be read or is not needed");
@@ -353,19 +353,19 @@ impl Subscriptions {
 
     /// Opens selections that parts of this agent wish for, as far as there is room.
     async fn grant_wishes(&self) {
-        for selection in self.board.wishes() {
-            let granted = match self.board.look_up(&selection) {
+        for selection in self.registry.wishes() {
+            let granted = match self.registry.look_up(&selection) {
                 SelectionLookup::At(subscription) => Ok(Some(subscription)),
                 SelectionLookup::Leaving => Ok(None),
                 SelectionLookup::Nowhere => self.grant(&selection).await,
             };
             match granted {
                 Ok(Some(subscription)) => {
-                    self.board.demand(subscription, None);
-                    self.board.grant(&selection);
+                    self.registry.demand(subscription, None);
+                    self.registry.grant(&selection);
                 }
                 Ok(None) => {}
-                Err(error) if self.board.delay(&selection) => {
+                Err(error) if self.registry.delay(&selection) => {
                     warn!(%error, resource = %selection.resource, "a resource cannot be followed yet");
                 }
                 Err(_) => {}
@@ -382,15 +382,15 @@ impl Subscriptions {
     }
 
     async fn sweep(&self, weights: &mut Weights) -> Result<(), Unreadable> {
-        self.board.rest(|subscription, selection| self.readers(subscription, selection) > 0);
-        self.board.forget_refused(self.without_copy()?);
+        self.registry.rest(|subscription, selection| self.readers(subscription, selection) > 0);
+        self.registry.forget_refused(self.without_copy()?);
         let store = self.store.clone();
-        weights.refresh(self.board.cold(), move |subscription| store.weight(subscription)).await?;
-        while weights.sum(&self.board.cold()) > COPIES_BYTES_MAX {
+        weights.refresh(self.registry.cold(), move |subscription| store.weight(subscription)).await?;
+        while weights.sum(&self.registry.cold()) > COPIES_BYTES_MAX {
             let idle = |subscription, selection: &Selection| {
                 weights.of(subscription) > 0 && self.readers(subscription, selection) == 0
             };
-            if self.board.evict_by(|subscription| weights.of(subscription), idle).is_none() {
+            if self.registry.evict_by(|subscription| weights.of(subscription), idle).is_none() {
                 break;
             }
         }

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_agent_stands_back_for_a_kubelet_and_speaks_again_where_it_hosts_the_pods() {
+    async fn agent_pauses_reports_for_a_kubelet_and_resumes_only_in_a_simulation() {
         for (simulate, adopted, speaks) in
             [(false, false, true), (false, true, false), (true, true, true), (true, false, true)]
         {

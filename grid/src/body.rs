@@ -24,7 +24,7 @@ impl From<serde_json::Error> for BodyError {
 
 /// The relevant parts of any object's metadata.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-pub struct Metadata {
+pub struct ObjectMetadata {
     /// Name.
     #[serde(default)]
     pub name: String,
@@ -39,7 +39,7 @@ pub struct Metadata {
     pub annotations: BTreeMap<String, String>,
 }
 
-impl Metadata {
+impl ObjectMetadata {
     /// Reads the metadata of an object.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Metadata {
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
         #[derive(Deserialize)]
         struct Object {
-            metadata: Metadata,
+            metadata: ObjectMetadata,
         }
         Ok(view::<Object>(body)?.metadata)
     }
@@ -197,10 +197,10 @@ impl<'a> Edits<'a> {
 mod tests {
     use serde_json::value::RawValue;
 
-    use super::{Metadata, has, member};
+    use super::{ObjectMetadata, has, member};
 
     #[test]
-    fn one_member_and_one_text_are_found_without_the_others() {
+    fn member_and_text_are_found_without_parsing_the_rest() {
         let text = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let object = text(r#"{"a":"x","b":{"c":[1]},"\u0064":"y","n":null,"a":"z"}"#);
         let found = |name: &str| member::<String>(&object, name);
@@ -215,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn metadata_takes_nulls_for_nothing_and_refuses_what_is_no_object() {
-        let read = |text: &str| Metadata::of(text.as_bytes());
+    fn metadata_treats_null_as_absent_and_refuses_non_objects() {
+        let read = |text: &str| ObjectMetadata::of(text.as_bytes());
         let metadata =
             read(r#"{"metadata":{"name":"a","labels":null,"annotations":{"k":"v"},"uid":"u"}}"#).unwrap();
         assert_eq!((metadata.name.as_str(), metadata.labels.len()), ("a", 0));

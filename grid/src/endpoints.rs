@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Metadata, or_default, present, view};
+use crate::body::{BodyError, ObjectMetadata, or_default, present, view};
 
 /// Label of an EndpointSlice: its Service. The slice's name does not determine it.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -58,7 +58,7 @@ impl Link {
     /// # Errors
     /// [`BodyError`] for text that is not such an object.
     pub fn of(carrier: Carrier, body: &[u8]) -> Result<Self, BodyError> {
-        let metadata = Metadata::of(body)?;
+        let metadata = ObjectMetadata::of(body)?;
         let mut nodes = Vec::new();
         for list in lists(carrier, body)? {
             for endpoint in items(list)? {
@@ -79,7 +79,7 @@ impl Link {
 
 /// The Service of an object: from the label of a slice, or the name of Endpoints.
 #[must_use]
-pub fn service_of(carrier: Carrier, metadata: &Metadata) -> Option<ServiceName> {
+pub fn service_of(carrier: Carrier, metadata: &ObjectMetadata) -> Option<ServiceName> {
     let name = match carrier {
         Carrier::EndpointSlice => metadata.labels.get(SERVICE_NAME)?,
         Carrier::Endpoints => &metadata.name,

@@ -82,7 +82,7 @@ mod tests {
 
     /// Rows G8 and G27 of docs/reference/superedge.md#reconcile-rows, as far as they concern text.
     #[test]
-    fn the_service_says_which_key_closes_it() {
+    fn service_annotation_names_its_topology_key() {
         let grid = map(&[("kubectl.kubernetes.io/last-applied-configuration", "{}"), ("note", "n")]);
         for key in ["zone", "topology.kubernetes.io/zone"] {
             let annotations = child_annotations(ChildKind::Service, key, &grid);

@@ -26,7 +26,7 @@ pub mod template;
 pub mod uniform;
 pub mod unit;
 
-pub use body::{BodyError, Metadata};
+pub use body::{BodyError, ObjectMetadata};
 pub use endpoints::{Carrier, Link, ServiceName};
 pub use graph::Graph;
 pub use hosts::{GridName, Hosts, Names};

@@ -7,7 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Edits, Metadata, or_default, present, view};
+use crate::body::{BodyError, Edits, ObjectMetadata, or_default, present, view};
 use crate::endpoints::{Carrier, service_of};
 
 /// Annotation with the address of the local API, used when there is no setting (SuperEdge's).
@@ -27,7 +27,7 @@ pub struct LocalApi {
 impl LocalApi {
     /// The address in the annotations of an object, if pods can reach it: a loopback address in a pod is the pod
     /// itself.
-    fn said_by(metadata: &Metadata) -> Result<Self, NotRedirected> {
+    fn said_by(metadata: &ObjectMetadata) -> Result<Self, NotRedirected> {
         let said = |name: &str| metadata.annotations.get(name);
         let (endpoint, port) = match (said(LOCAL_ENDPOINT), said(LOCAL_PORT)) {
             (None, None) => return Err(NotRedirected::NobodySays),
@@ -100,7 +100,7 @@ pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<Stri
         #[serde(default, deserialize_with = "or_default")]
         endpoints: Vec<IgnoredAny>,
     }
-    if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &Metadata::of(body)?) {
+    if carrier != Carrier::EndpointSlice || !is_of_kubernetes(carrier, &ObjectMetadata::of(body)?) {
         return Ok(None);
     }
     let slice: SliceAddresses = view(body)?;
@@ -108,7 +108,7 @@ pub fn family_of_kubernetes(carrier: Carrier, body: &[u8]) -> Result<Option<Stri
 }
 
 /// Whether an object has endpoints of the Service `default/kubernetes`.
-fn is_of_kubernetes(carrier: Carrier, metadata: &Metadata) -> bool {
+fn is_of_kubernetes(carrier: Carrier, metadata: &ObjectMetadata) -> bool {
     let service = service_of(carrier, metadata);
     service.is_some_and(|service| (&*service.namespace, &*service.name) == ("default", "kubernetes"))
 }
@@ -126,7 +126,7 @@ pub fn lead_to_local_api(
     configured: Option<LocalApi>,
     two_families: bool,
 ) -> Result<Lead, BodyError> {
-    let metadata = Metadata::of(body)?;
+    let metadata = ObjectMetadata::of(body)?;
     if !is_of_kubernetes(carrier, &metadata) {
         return Ok(Lead::Other);
     }
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_does_not_lead_here_the_reason_is_said() {
+    fn reason_is_given_when_pods_are_not_directed_to_the_local_api() {
         let why = |family: &str, annotations: Value, configured| {
             let object = slice_of("default", family, &annotations).to_string();
             match lead_to_local_api(Carrier::EndpointSlice, object.as_bytes(), configured, false).unwrap() {
@@ -231,7 +231,7 @@ mod tests {
 
     /// Rows P24 to P27 of docs/reference/superedge.md#pruning-rows.
     #[test]
-    fn the_slice_leads_to_the_local_api() {
+    fn slice_points_to_the_local_api() {
         let slice = |object: &Value, configured| led(Carrier::EndpointSlice, object, configured);
         let object = slice_of("default", "IPv4", &Value::Null);
         let mut expected = object.clone();
@@ -242,7 +242,7 @@ mod tests {
         expected["metadata"]["annotations"] = said.clone();
         assert_eq!(slice(&slice_of("default", "IPv4", &said), None), Some(expected));
 
-        assert_eq!(slice(&object, None), None, "nobody says an address");
+        assert_eq!(slice(&object, None), None, "no address is given");
         assert_eq!(slice(&slice_of("default", "IPv6", &Value::Null), Some(LOCAL)), None);
         assert_eq!(slice(&slice_of("kube-system", "IPv4", &Value::Null), Some(LOCAL)), None);
         for (address, port) in [("1.2.3", "1"), ("1.2.3.4", "abc"), ("1.2.3.4", "0"), ("1.2.3.4", "70000")] {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_of_two_families_leads_nowhere_else_in_either() {
+    fn dual_stack_service_points_only_to_the_local_api() {
         for family in ["IPv4", "IPv6"] {
             let object = slice_of("default", family, &Value::Null).to_string();
             let carrier = Carrier::EndpointSlice;
@@ -269,12 +269,12 @@ mod tests {
             empty["endpoints"] = endpoints;
             let empty = empty.to_string();
             let family = family_of_kubernetes(Carrier::EndpointSlice, empty.as_bytes()).unwrap();
-            assert_eq!(family, None, "one without endpoints leads nowhere");
+            assert_eq!(family, None, "a Service without endpoints has no target");
         }
     }
 
     #[test]
-    fn members_that_are_missing_or_null_are_put_in() {
+    fn missing_or_null_members_are_inserted() {
         for ports in [json!(null), json!([])] {
             let mut object = slice_of("default", "IPv4", &Value::Null);
             object["ports"] = ports;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_lead_there_too() {
+    fn endpoints_point_to_the_local_api() {
         let address = json!({"ip": "10.0.0.1"});
         let object = |name: &str| json!({"metadata": {"name": name, "namespace": "default"}, "subsets": [{"addresses": [address]}, {}]});
         let led_to = led(Carrier::Endpoints, &object("kubernetes"), Some(LOCAL)).unwrap();

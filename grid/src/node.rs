@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::body::{BodyError, Metadata};
+use crate::body::{BodyError, ObjectMetadata};
 use crate::unit::unit_of;
 
 /// Annotation that the other nodes of a site set when they have voted a node dead (SuperEdge's edge-health).
@@ -26,7 +26,7 @@ impl Node {
     /// # Errors
     /// [`BodyError`] for text that is not an object with metadata.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
-        let Metadata { labels, annotations, .. } = Metadata::of(body)?;
+        let ObjectMetadata { labels, annotations, .. } = ObjectMetadata::of(body)?;
         Ok(Self { labels, unhealthy: annotations.get(UNHEALTHY).is_some_and(|vote| vote == "yes") })
     }
 

@@ -9,7 +9,7 @@ use core::net::IpAddr;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::body::{BodyError, Edits, Metadata, or_default, view};
+use crate::body::{BodyError, Edits, ObjectMetadata, or_default, view};
 use crate::endpoints::{Carrier, items, lists, node_of};
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ impl OwnPods {
         if self.is_empty() {
             return Ok(Cow::Borrowed(body));
         }
-        let namespace = Metadata::of(body)?.namespace;
+        let namespace = ObjectMetadata::of(body)?.namespace;
         let mut edits = Edits::new(body);
         for list in lists(carrier, body)? {
             for endpoint in items(list)? {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 
-use crate::body::{BodyError, Metadata};
+use crate::body::{BodyError, ObjectMetadata};
 use crate::labels::{GRID_SELECTOR, TOPOLOGY_KEYS};
 use crate::unit::check_key;
 
@@ -38,7 +38,7 @@ impl Reach {
     /// # Errors
     /// [`BodyError`] for text that is not an object with metadata.
     pub fn of(body: &[u8]) -> Result<Self, BodyError> {
-        let metadata = Metadata::of(body)?;
+        let metadata = ObjectMetadata::of(body)?;
         Ok(Self::said_by(&metadata.labels, &metadata.annotations))
     }
 

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_templates_are_those_that_nobody_names() {
+    fn unused_templates_are_those_without_references() {
         let pool = map(&[("t1", ""), ("t2", ""), ("t3", ""), ("default", "")]);
         let templates = map(&[("a", "t1"), ("gone", "t1")]);
         assert_eq!(unused_templates(&templates, "t2", &pool), ["default", "t3"]);

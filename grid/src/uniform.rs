@@ -15,7 +15,7 @@ use core::ops::Range;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::body::{BodyError, Metadata, has, member, or_default, view};
+use crate::body::{BodyError, ObjectMetadata, has, member, or_default, view};
 use crate::hosts::{GridName, Names};
 use crate::labels::GRID_KEY;
 use crate::name::{ChildKind, child_name, key_label_value, ordinal, uniform_name};
@@ -50,7 +50,7 @@ struct Template {
 #[derive(Deserialize)]
 struct Object<'a> {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(borrow, default, deserialize_with = "or_default")]
     spec: Spec<'a>,
     #[serde(borrow, default, deserialize_with = "or_default")]
@@ -182,7 +182,7 @@ impl StatefulSetGrid {
         &self,
         me: &str,
         nodes: &Nodes,
-        service: Option<&Metadata>,
+        service: Option<&ObjectMetadata>,
         pods: &[PodAddress],
     ) -> Option<Names> {
         let key = self.key();

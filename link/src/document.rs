@@ -27,7 +27,7 @@ use tombolo_runtime::Share;
 
 use crate::conn::{Direction, PeerInfo};
 use crate::error::LinkError;
-use crate::ws::{Channel, Closing, PIECE_LEN, link_error, poll_end, text_config};
+use crate::ws::{Closing, MeteredStream, PIECE_LEN, link_error, poll_end, text_config};
 
 /// Waiting bytes from which the link accepts no further document. One document may exceed it, so that large ones can
 /// be sent at all.
@@ -88,7 +88,7 @@ pub trait DocumentTap: Send + Sync {
 /// A connection to a peer that speaks dialect `kubeedge`. Like [`Link`](crate::Link), it only makes progress while its
 /// owner waits in [`next`](Self::next).
 pub struct DocumentLink {
-    stream: Box<WebSocketStream<Channel>>,
+    stream: Box<WebSocketStream<MeteredStream>>,
     queue: DocumentQueue,
     /// Bytes written since the last complete flush.
     unflushed: usize,
@@ -117,18 +117,18 @@ impl fmt::Debug for DocumentLink {
 impl DocumentLink {
     /// Takes over an accepted connection, which was upgraded with the limits of packages. No client sends a frame
     /// before it has the answer to its upgrade (RFC 6455, section 4.1), so none is lost with the upgrade's reader.
-    pub(crate) async fn accepted(stream: WebSocketStream<Channel>, peer: PeerInfo) -> Self {
+    pub(crate) async fn accepted(stream: WebSocketStream<MeteredStream>, peer: PeerInfo) -> Self {
         Self::upgraded(stream.into_inner(), Role::Server, peer).await
     }
 
     /// Takes over a connection on which nothing was sent after its upgrade.
-    pub(crate) async fn upgraded(stream: Channel, role: Role, peer: PeerInfo) -> Self {
+    pub(crate) async fn upgraded(stream: MeteredStream, role: Role, peer: PeerInfo) -> Self {
         let config = Some(text_config(role));
         Self::new(WebSocketStream::from_raw_socket(stream, role, config).await, peer)
     }
 
     /// Takes over a connection that was upgraded with the limits of documents, including data that was already read.
-    pub(crate) fn new(mut stream: WebSocketStream<Channel>, peer: PeerInfo) -> Self {
+    pub(crate) fn new(mut stream: WebSocketStream<MeteredStream>, peer: PeerInfo) -> Self {
         match stream.get_mut().get_mut() {
             Either::Left(TlsStream::Client(tls)) => tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),
             Either::Left(TlsStream::Server(tls)) => tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER)),

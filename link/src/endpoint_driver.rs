@@ -125,20 +125,20 @@ mod tests {
     }
 
     #[test]
-    fn goes_on_while_there_is_work() {
+    fn continues_while_there_is_work() {
         let (polls, _) = polls_of_one_turn(3);
         assert_eq!(polls, 4);
     }
 
     #[test]
-    fn waits_when_there_is_none() {
+    fn turn_without_datagrams_waits() {
         let (polls, task) = polls_of_one_turn(0);
         assert_eq!(polls, 1);
         assert!(!task.woken.load(Ordering::Acquire));
     }
 
     #[test]
-    fn gives_way_after_its_turns_and_comes_back() {
+    fn yields_after_its_turns_and_resumes() {
         let (polls, task) = polls_of_one_turn(usize::MAX);
         assert_eq!(polls, TURNS_MAX);
         assert!(task.woken.load(Ordering::Acquire));

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_of_one_node_are_told_apart() {
+    fn certificates_of_one_node_are_distinguished() {
         let subject = [(DnType::OrganizationName, "system:nodes"), (DnType::CommonName, "system:node:a")];
         let facts = |der| certificate_of(&[der]).unwrap();
         let (one, other) = (facts(certificate(&subject)), facts(certificate(&subject)));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_no_certificate() {
+    fn refuses_invalid_certificates() {
         assert_eq!(node_of(&[]).unwrap_err(), IdentityError::NoCertificate);
         let garbage = CertificateDer::from(vec![0x30, 0x03, 0x01, 0x02, 0x03]);
         assert!(matches!(node_of(&[garbage]).unwrap_err(), IdentityError::Unreadable(_)));

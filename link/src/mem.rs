@@ -118,7 +118,7 @@ impl Faults {
         state.ways[way.index()].wake();
     }
 
-    /// Tells a function of everything that crosses from now on. It must not use the pair.
+    /// Calls a function with everything that crosses from now on. The function must not use the pair.
     pub fn observe(&self, observer: impl FnMut(Crossing) + Send + 'static) {
         lock(&self.shared).observer = Observer(Some(Box::new(observer)));
     }
@@ -153,7 +153,7 @@ fn lock(shared: &Mutex<MemoryLinkState>) -> MutexGuard<'_, MemoryLinkState> {
 struct Observer(Option<Box<dyn FnMut(Crossing) + Send>>);
 
 impl Observer {
-    fn tell(&mut self, crossing: Crossing) {
+    fn report(&mut self, crossing: Crossing) {
         if let Some(observer) = &mut self.0 {
             observer(crossing);
         }
@@ -177,7 +177,7 @@ impl MemoryLinkState {
     fn cut(&mut self) {
         if !self.cut {
             self.cut = true;
-            self.observer.tell(Crossing::Cut);
+            self.observer.report(Crossing::Cut);
         }
         for way in &mut self.ways {
             way.wake();
@@ -190,7 +190,7 @@ impl MemoryLinkState {
         state.wake();
         if !state.finished {
             state.finished = true;
-            self.observer.tell(Crossing::Finished(way));
+            self.observer.report(Crossing::Finished(way));
         }
     }
 }
@@ -304,7 +304,7 @@ impl Wire for MemoryWire {
                 let Some(package) = queue.pop_lane(lane, FRAGMENT_LEN) else { break };
                 let package = package?;
                 lane_queue.push(Package::parse(&package)?, now);
-                observer.tell(Crossing::Package(self.out, package));
+                observer.report(Crossing::Package(self.out, package));
                 moved = true;
             }
         }
@@ -361,7 +361,9 @@ impl Drop for MemoryWire {
 
 #[cfg(test)]
 mod tests {
-    use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+    use tombolo_proto::message::{
+        Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source,
+    };
     use tombolo_proto::session::kubeedge::Outgoing;
 
     use super::*;

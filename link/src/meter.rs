@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_is_read_is_taken_from_the_share_until_the_document_is_whole() {
+    async fn partial_document_counts_towards_the_share() {
         let share = Budget::new(usize::MAX).share(100);
         let mut stream = Metered::new(&[7_u8; 100][..]);
         stream.bound(&share);

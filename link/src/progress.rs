@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_moves_a_little_goes_on_and_who_moves_a_byte_at_a_time_does_not() {
+    fn slow_peer_continues_and_byte_at_a_time_peer_does_not() {
         let (mut progress, begin) = (Progress::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
         assert!(!progress.is_stalled(true, 0, at(0)));
@@ -68,7 +68,7 @@ mod tests {
         for minute in 0..10 {
             assert!(!slow.is_stalled(true, minute * PROGRESS_BYTES, at(60 * minute)));
         }
-        assert!(!slow.is_stalled(false, 0, at(700)), "nothing is under way");
+        assert!(!slow.is_stalled(false, 0, at(700)), "no transfer is in progress");
         assert!(!slow.is_stalled(true, 0, at(5000)) && slow.watch(true, 0, at(5001)) == Some(at(5060)));
     }
 }

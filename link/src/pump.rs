@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn news_that_a_silent_lane_makes_is_sent_in_the_same_call() {
+    async fn frame_triggered_by_a_silent_lane_is_sent_in_the_same_call() {
         let (mut link, _peer, _faults) = crate::mem::pair(tombolo_proto::NodeId::parse("a").unwrap());
         let (mut completed, mut sent) = (false, false);
         let moved = pump(&mut link, |lane| match lane {

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_its_own_is_the_same_frame() {
+    fn separate_body_encodes_the_same_frame() {
         let mut queue = SendQueue::default();
         queue.push_pieces(Lane::Bulk, vec![1; 4].into(), vec![2; 15].into());
         queue.push_pieces(Lane::Bulk, vec![3; 4].into(), Bytes::new());

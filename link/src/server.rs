@@ -1,9 +1,9 @@
 //! The hub's listeners: links from nodes whose certificate TLS has verified.
 //!
 //! Each handshake runs in a task of its own that ends when the link is handed over, so that none of its memory stays
-//! with the connection. Handshakes have a time limit, slots per source and in total ([`Door`]), and a pace. A TCP
-//! connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven their address
-//! yet, further ones must prove theirs first.
+//! with the connection. Handshakes have a time limit, slots per source and in total ([`ConnectionLimiter`]), and a
+//! pace. A TCP connection takes a handshake slot once its peer has sent data. When some QUIC clients have not proven
+//! their address yet, further ones must prove theirs first.
 
 mod kubeedge;
 mod pace;
@@ -19,7 +19,7 @@ use futures::future::BoxFuture;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tombolo_proto::NodeId;
-use tombolo_runtime::door::{Door, DoorLimits, Working};
+use tombolo_runtime::connection_limiter::{ConnectionLimiter, ConnectionLimits, Working};
 use tombolo_runtime::{Drain, Tasks, listen};
 
 use crate::conn::{Link, Transport};
@@ -48,7 +48,7 @@ pub struct ServerConfig {
     pub websocket: Option<Listen>,
     /// The QUIC listener, if any.
     pub quic: Option<Listen>,
-    /// Whether stock KubeEdge edges are served: WebSocket upgrades without our subprotocol, and TLS 1.2 for them.
+    /// Whether KubeEdge edges are served: WebSocket upgrades without our subprotocol, and TLS 1.2 for them.
     pub kubeedge: bool,
     /// Bounds on handshakes.
     pub limits: Limits,
@@ -62,7 +62,7 @@ pub struct Limits {
     /// Time in which a TCP connection must send its first byte.
     pub silence_timeout: Duration,
     /// Most unauthenticated connections, per source and in total.
-    pub door_limits: DoorLimits,
+    pub connection_limits: ConnectionLimits,
     /// Connections accepted per second on average.
     pub accepts_per_second: u32,
     /// Connections accepted at once after a pause.
@@ -71,8 +71,8 @@ pub struct Limits {
 
 /// Slots of one listener. A waiting connection costs about 3 KiB, one that begins its handshake about 16 KiB: one
 /// source can make a listener hold 8 MiB.
-pub const DOOR_LIMITS: DoorLimits =
-    DoorLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
+pub const CONNECTION_LIMITS: ConnectionLimits =
+    ConnectionLimits { waiting: 4096, waiting_per_source: 2048, working: 256, working_per_source: 96 };
 
 /// Most QUIC clients that wait for their handshake: each has sent a whole first flight, which is kept meanwhile.
 const QUIC_WAITING_MAX: usize = 1024;
@@ -82,7 +82,7 @@ impl Default for Limits {
         Self {
             handshake_timeout: Duration::from_secs(10),
             silence_timeout: Duration::from_secs(5),
-            door_limits: DOOR_LIMITS,
+            connection_limits: CONNECTION_LIMITS,
             accepts_per_second: 2_000,
             accept_burst: 1_000,
         }
@@ -131,7 +131,7 @@ pub struct ServerStats {
     failed: AtomicU64,
     timed_out: AtomicU64,
     silent: AtomicU64,
-    doors: OnceLock<Vec<Door>>,
+    limiters: OnceLock<Vec<ConnectionLimiter>>,
 }
 
 impl ServerStats {
@@ -166,23 +166,23 @@ impl ServerStats {
     /// Connections that were refused for lack of a slot.
     #[must_use]
     pub fn crowded(&self) -> u64 {
-        self.doors().map(Door::refused).sum()
+        self.limiters().map(ConnectionLimiter::refused).sum()
     }
 
     /// Connections that are currently not authenticated.
     #[must_use]
     pub fn strangers(&self) -> usize {
-        self.doors().map(|door| door.waiting().saturating_add(door.working())).sum()
+        self.limiters().map(|limiter| limiter.waiting().saturating_add(limiter.working())).sum()
     }
 
     /// Those of them whose handshake is running.
     #[must_use]
     pub fn handshakes(&self) -> usize {
-        self.doors().map(Door::working).sum()
+        self.limiters().map(ConnectionLimiter::working).sum()
     }
 
-    fn doors(&self) -> impl Iterator<Item = &Door> {
-        self.doors.get().into_iter().flatten()
+    fn limiters(&self) -> impl Iterator<Item = &ConnectionLimiter> {
+        self.limiters.get().into_iter().flatten()
     }
 }
 
@@ -239,23 +239,23 @@ impl BoundListeners {
     pub fn start(self, tasks: &Tasks, drain: &Drain) -> Incoming {
         let (arrivals, receiver) = mpsc::channel(ARRIVALS_MAX);
         let stats = Arc::new(ServerStats::default());
-        let quic = DoorLimits {
-            waiting: self.limits.door_limits.waiting.min(QUIC_WAITING_MAX),
-            waiting_per_source: self.limits.door_limits.waiting_per_source.min(QUIC_WAITING_MAX / 2),
-            ..self.limits.door_limits
+        let quic = ConnectionLimits {
+            waiting: self.limits.connection_limits.waiting.min(QUIC_WAITING_MAX),
+            waiting_per_source: self.limits.connection_limits.waiting_per_source.min(QUIC_WAITING_MAX / 2),
+            ..self.limits.connection_limits
         };
-        let doors = [Door::new(self.limits.door_limits), Door::new(quic)];
+        let limiters = [ConnectionLimiter::new(self.limits.connection_limits), ConnectionLimiter::new(quic)];
         // Set once: the statistics were created here.
-        let _ = stats.doors.set(doors.to_vec());
-        let context = |door| HandshakeContext {
+        let _ = stats.limiters.set(limiters.to_vec());
+        let context = |limiter| HandshakeContext {
             arrivals: arrivals.clone(),
-            door,
+            limiter,
             limits: self.limits,
             tasks: tasks.clone(),
             drain: drain.clone(),
             stats: Arc::clone(&stats),
         };
-        let [of_websocket, of_quic] = doors;
+        let [of_websocket, of_quic] = limiters;
         if let Some(listener) = self.websocket {
             tasks.spawn("websocket listener", listener.run(context(of_websocket)));
         }
@@ -290,7 +290,7 @@ impl Incoming {
 #[derive(Clone)]
 struct HandshakeContext {
     arrivals: mpsc::Sender<Arrival>,
-    door: Door,
+    limiter: ConnectionLimiter,
     limits: Limits,
     tasks: Tasks,
     drain: Drain,

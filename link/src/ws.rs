@@ -37,10 +37,10 @@ const WRITE_BUFFER: usize = 1024;
 pub(crate) const TLS_BUFFER: usize = 8 * 1024;
 
 /// A connection of either side that counts the bytes it reads: over TLS, or in memory for a simulation.
-pub(crate) type Channel = Metered<Either<TlsStream<TcpStream>, DuplexStream>>;
+pub(crate) type MeteredStream = Metered<Either<TlsStream<TcpStream>, DuplexStream>>;
 
 /// Counts the bytes of a TLS connection.
-pub(crate) fn over_tls(stream: TlsStream<TcpStream>) -> Channel {
+pub(crate) fn over_tls(stream: TlsStream<TcpStream>) -> MeteredStream {
     Metered::new(Either::Left(stream))
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn text_config(role: Role) -> WebSocketConfig {
 
 /// A WebSocket as a link's transport.
 pub(crate) struct WsWire {
-    stream: WebSocketStream<Channel>,
+    stream: WebSocketStream<MeteredStream>,
     /// Something was written since the last complete flush.
     dirty: bool,
     closing: Closing,
@@ -86,7 +86,7 @@ pub(crate) enum Closing {
 }
 
 impl WsWire {
-    pub(crate) fn new(stream: WebSocketStream<Channel>) -> Self {
+    pub(crate) fn new(stream: WebSocketStream<MeteredStream>) -> Self {
         Self { stream, dirty: false, closing: Closing::CloseFrame }
     }
 }
@@ -134,7 +134,7 @@ impl Wire for WsWire {
 
 /// Ends a connection in good order, starting with the phase in `closing`.
 pub(crate) fn poll_end(
-    stream: &mut WebSocketStream<Channel>,
+    stream: &mut WebSocketStream<MeteredStream>,
     closing: &mut Closing,
     cx: &mut Context<'_>,
 ) -> Poll<()> {

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_can_be_read_in_two_ways_is_known() {
+    fn ambiguous_path_is_recognised() {
         for path in ["/api/v1/nodes/n", "/api/v1/roles/a%20b", "/x/%c3%a4%00", "/x/a!b", "/x/%3F%23", "//"] {
             assert!(is_unambiguous(path), "{path}");
         }
@@ -148,7 +148,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_is_encoded_is_read_in_one_way(name in "[^/%]{1,8}") {
+        fn encoded_paths_are_unambiguous(name in "[^/%]{1,8}") {
             let path = encoded(&format!("/x/{name}"));
             proptest::prop_assert!(is_unambiguous(&path) || matches!(name.as_str(), "." | ".."), "{}", path);
         }

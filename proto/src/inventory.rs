@@ -120,7 +120,7 @@ mod tests {
     const GOLDEN: u128 = 292_170_843_390_786_848_176_057_642_634_771_682_559;
 
     #[test]
-    fn equal_lists_of_two_stores_have_two_digests() {
+    fn equal_lists_of_two_stores_have_different_digests() {
         let list = [entry("default", "web", Some(("u1", 7)))];
         assert_ne!(digest(STORE, &list), digest(StoreId([8; 16]), &list));
     }
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_not_what_is_known_to_be_absent() {
+    fn unreadable_and_absent_entries_differ_in_the_digest() {
         let absent = entry("default", "web", None);
         let unreadable = InventoryEntry { held: HeldState::Unreadable, ..absent.clone() };
         assert_ne!(digest(STORE, &[absent]), digest(STORE, &[unreadable]));

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn the_revision_is_put_back_and_nothing_else_changes() {
+    fn revision_is_inserted_and_nothing_else_changes() {
         for (body, expected) in [
             (
                 r#"{"data":{"metadata":"{"},"metadata":{"name":"c"},"z":1.50}"#,
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_metadata_takes_no_revision() {
+    fn body_without_metadata_gets_no_revision() {
         for body in ["", "[]", "{}", r#"[{"metadata":{}}]"#, r#"{"metadata":7}"#, r#"{"metadata":{}"#] {
             assert!(object(body).with_revision().is_none(), "{body}");
         }

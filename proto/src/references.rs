@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_named_twice_is_one_reference() {
+    fn object_named_twice_is_one_reference() {
         let volume = json!({"configMap": {"name": "x"}});
         assert_eq!(names(&json!({"volumes": [volume.clone(), volume]})).len(), 1);
     }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_can_be_no_name_is_no_reference() {
+    fn text_that_is_no_valid_name_is_no_reference() {
         let long = "x".repeat(300);
         for text in
             ["a/b", "a b", "A", &long, "", ".", "..", "a..b", "-a", "ä", "a\0b", "a\n", "a%2Fb", "a_b", "a:b"]
@@ -238,7 +238,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_a_pod_refers_to_can_be_delivered(text in ".{0,20}|[a-z.]{0,8}|[a-z]{250,260}") {
+        fn every_accepted_reference_can_be_delivered(text in ".{0,20}|[a-z.]{0,8}|[a-z]{250,260}") {
             for key in of_pod("d", &everywhere(&text)) {
                 proptest::prop_assert_eq!(crate::codec::unreadable(&key, &[]), None);
             }
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_starts_without_what_all_its_references_call_optional() {
+    fn object_is_optional_when_all_references_are_optional() {
         let configmap = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "x");
         let secret = ObjectKey::new(Resource::new("", "v1", "secrets"), "d", "x");
         for (key, kind, keyed, whole, named) in [

@@ -28,7 +28,7 @@ mod tests {
 
     /// Bytes that a peer adds around a request do not stay in memory uncounted.
     #[test]
-    fn what_is_kept_of_a_large_document_is_its_content_alone() {
+    fn only_the_content_of_a_large_document_is_kept() {
         let document = |junk: usize, content: usize| {
             Bytes::from(format!(
                 r#"{{"header":{{"msg_id":"m"}},"route":{{"source":"metaserver"}},"content":"{}","junk":"{}"}}"#,
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_of_a_large_frame_is_its_body_alone() {
+    fn only_the_body_of_a_large_frame_is_kept() {
         let route = Route::new(Source::Edged, Group::Meta, Operation::Query, ResourcePath::Null);
         let content = Content::text(&"c".repeat(100));
         let id = MessageId::parse("m").expect("an id");

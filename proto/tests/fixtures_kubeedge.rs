@@ -2,7 +2,7 @@
 //! them, and write them again byte by byte (docs/reference/kubeedge.md#json-envelope).
 //!
 //! `keywords.txt` and `paths.txt` have a line for every keyword of a route and every shape of a path: name here, text on
-//! the wire. A line that is no longer true means that stock nodes are not understood.
+//! the wire. A line that is no longer true means that KubeEdge nodes are not understood.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -115,7 +115,7 @@ fn line(set: &str, name: &str, wire: &str) -> String {
 
 /// A keyword may be added, with a line; the old lines stay.
 #[test]
-fn keywords_mean_what_they_always_meant() {
+fn keywords_keep_their_meaning() {
     let fixed: BTreeSet<String> = file("keywords.txt").lines().map(str::to_owned).collect();
     assert_eq!(keywords(), fixed);
 }
@@ -141,7 +141,7 @@ fn shape(path: &ResourcePath) -> &'static str {
 }
 
 #[test]
-fn paths_mean_what_they_always_meant() {
+fn paths_keep_their_meaning() {
     let mut shapes = BTreeSet::new();
     for line in file("paths.txt").lines() {
         let (name, wire) = line.split_once(' ').unwrap_or((line, ""));

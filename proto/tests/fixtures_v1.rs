@@ -348,7 +348,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn fixtures_decode_to_what_they_always_said() {
+fn fixtures_decode_as_always() {
     for (name, frame) in expected() {
         let path = folder().join(name).with_extension("bin");
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -59,7 +59,7 @@ mod tests {
     use crate::identifiers::Sort;
 
     #[test]
-    fn what_is_asked_is_in_the_words_of_the_run() {
+    fn application_requests_use_the_names_of_the_run() {
         let mut identifiers = Identifiers::default();
         identifiers.pair(Sort::Uid, "", "r1", "l1").expect("new");
         identifiers.pair(Sort::Version, "r1", "5", "70").expect("new");

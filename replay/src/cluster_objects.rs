@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_whose() {
+    fn objects_made_by_every_cluster_are_recognised() {
         let object = |kind: &str, namespace: &str, name: &str| json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}});
         for (kind, namespace, name, own, machinery) in [
             ("ConfigMap", "anywhere", "kube-root-ca.crt", true, false),

@@ -291,13 +291,6 @@ impl Frame {
         gives && self.parent().is_empty()
     }
 
-    /// Whether this answers a call with a document that describes the cluster: discovery, versions, schemas, the token
-    /// issuer and its keys.
-    #[must_use]
-    pub fn describes_cluster(&self) -> bool {
-        is_description(&self.content()["body"])
-    }
-
     /// Whether this is an unasked message of a KubeEdge cloud's controller for devices, node tasks, policies or routes,
     /// rather than for pods and similar objects (docs/reference/kubeedge.md#devices-and-node-tasks).
     #[must_use]

@@ -235,7 +235,7 @@ mod tests {
 
     /// A hello names the epoch that the cloud of the run has, and the generation of an object is no epoch.
     #[test]
-    fn the_epoch_of_a_hello_is_that_of_the_run() {
+    fn hello_has_the_epoch_of_the_run() {
         let mut identifiers = Identifiers::default();
         identifiers.pair(Sort::Uid, "", "recorded", "live").expect("a new pair");
         identifiers.pair(Sort::Epoch, "recorded", "3", "1").expect("a new pair");

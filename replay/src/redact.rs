@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_left() {
+    fn no_secret_remains_after_redaction() {
         let applied = json!({LAST_APPLIED: "{\"data\":{\"p\":\"aHVudGVyMg==\"}}"});
         let secret = json!({"kind": "Secret", "data": {"password": "aHVudGVyMg=="}, "stringData": {"q": "hunter2"},
             "metadata": {"annotations": applied}});

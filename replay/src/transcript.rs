@@ -114,12 +114,6 @@ impl Transcript {
         all.into_iter()
     }
 
-    /// Whether the recorder saw the Kubernetes API.
-    #[must_use]
-    pub fn has_api_lines(&self) -> bool {
-        self.lines.iter().any(|line| matches!(line.event, Event::Api(..)))
-    }
-
     /// The text of this transcript, including derived lines.
     #[must_use]
     pub fn to_text(&self) -> String {
@@ -212,7 +206,7 @@ mod tests {
     fn a_transcript_is_written_as_it_was_read() {
         let text = "{\"node\":\"a\"}\n{\"at_us\":1,\"conn\":1,\"dir\":\"up\",\"frame\":{}}\n{\"at_us\":2,\"dir\":\"api\",\"object\":{},\"verb\":\"create\"}\n";
         let transcript = Transcript::parse(text).expect("a transcript");
-        assert!(transcript.has_api_lines());
+        assert!(matches!(transcript.lines[1].event, Event::Api(..)));
         assert_eq!(Transcript::parse(&transcript.to_text()).expect("again"), transcript);
     }
     #[test]
@@ -246,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_a_frame() {
+    fn non_message_line_is_a_frame() {
         let text = "{\"node\":\"a\"}\n{\"conn\":1,\"dir\":\"up\",\"frame\":\"GET /\"}\n";
         let transcript = Transcript::parse(text).expect("a transcript");
         assert_eq!(transcript.lines[0].event, Event::Up(Frame::new("GET /".into())));

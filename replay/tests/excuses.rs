@@ -76,7 +76,7 @@ fn not_served(summary: &Summary) -> usize {
 }
 
 #[test]
-fn what_is_read_of_a_kind_that_is_not_defined_may_be_refused() {
+fn read_of_an_undefined_kind_may_be_refused() {
     let list = json!({"kind": "WidgetList", "apiVersion": "example.org/v1", "metadata": {}, "items": []});
     for verb in ["list", "watch", "get"] {
         let asked = record(verb, WIDGETS);
@@ -88,7 +88,7 @@ fn what_is_read_of_a_kind_that_is_not_defined_may_be_refused() {
 }
 
 #[test]
-fn nothing_else_of_such_a_kind_is_excused() {
+fn other_differences_of_an_undefined_kind_are_not_excused() {
     let list = json!({"kind": "WidgetList", "apiVersion": "example.org/v1", "metadata": {}, "items": []});
     let asked = record("list", WIDGETS);
     let answered = approved(asked.clone(), &list);
@@ -136,14 +136,14 @@ fn metadata() -> Value {
 }
 
 #[test]
-fn an_edge_may_refuse_an_object_of_which_neither_it_nor_the_transcript_says_what_it_is() {
+fn edge_may_refuse_an_object_of_unknown_kind() {
     let typed = json!({"metadata": metadata(), "parts": null});
     let said = json!({"kind": "Widget", "apiVersion": "example.org/v1", "metadata": metadata()});
     let heard = |object: &Value| vec![line("down", &push("p", object)), line("up", &acknowledges("p"))];
     let summary = play_cloud(&transcript(&heard(&typed))).expect("excused");
     assert_eq!((not_served(&summary), summary.matched), (1, 0));
     let summary = play_cloud(&transcript(&heard(&said))).expect("no difference");
-    assert_eq!((not_served(&summary), summary.matched), (0, 1), "it says what it is");
+    assert_eq!((not_served(&summary), summary.matched), (0, 1), "it names itself");
     // The transcript defines the resource: by a definition, or because an edge requested discovery.
     let names = json!({"plural": "widgets", "kind": "Widget"});
     let spec = json!({"group": "example.org", "names": names, "versions": [{"name": "v1", "served": true}]});
@@ -188,7 +188,7 @@ fn joins_again(summary: &Summary) -> usize {
 }
 
 #[test]
-fn what_a_kubeedge_cloud_says_after_the_deletion_of_the_node_is_not_missed() {
+fn messages_after_the_node_deletion_are_excused() {
     let transcript = with_deleted_node(&[], &[configmap("d1", "late")]);
     let mut matcher = Matcher::new(&transcript).expect("sound");
     matcher.follow(Happening::Applied(0, vec![json!({"metadata": {"name": "e"}})])).expect("made");
@@ -200,7 +200,7 @@ fn what_a_kubeedge_cloud_says_after_the_deletion_of_the_node_is_not_missed() {
 }
 
 #[test]
-fn nothing_else_around_the_deletion_of_a_node_is_excused() {
+fn other_differences_around_a_node_deletion_are_not_excused() {
     let deleted = |index| Happening::Applied(index, vec![json!({"metadata": {"name": "e"}})]);
     let late = with_deleted_node(&[], &[configmap("d1", "late")]);
     let early = with_deleted_node(&[configmap("d1", "early")], &[]);
@@ -244,7 +244,7 @@ fn pushed(id: &str, object: &Value) -> Value {
 }
 
 #[test]
-fn what_makes_the_recorded_cluster_work_is_neither_missed_nor_unexpected() {
+fn system_objects_of_the_recorded_cluster_are_excused() {
     let labels = json!({"kubernetes.io/bootstrapping": "rbac-defaults"});
     let role = object("rbac.authorization.k8s.io/v1", "ClusterRole", "", "view", &labels);
     let ledger = object("v1", "ConfigMap", "kubeedge", "tombolo-ledger.e", &Value::Null);
@@ -296,7 +296,7 @@ fn done() -> Value {
 
 /// A KubeEdge cloud sends answers beside deliveries: the end of a recording may cut off either.
 #[test]
-fn an_answer_may_be_cut_off_behind_a_delivery_and_not_behind_another_answer() {
+fn answer_may_be_missing_after_a_delivery_but_not_after_an_answer() {
     let run = |recorded: &[String]| {
         let transcript = transcript(recorded);
         let mut matcher = Matcher::new(&transcript)?;
@@ -312,7 +312,7 @@ fn an_answer_may_be_cut_off_behind_a_delivery_and_not_behind_another_answer() {
 
 /// The run wrote to the pod in place of another client, and the cloud may not know of that write yet.
 #[test]
-fn a_report_that_meets_a_conflict_which_was_not_recorded_is_sent_again() {
+fn report_with_an_unrecorded_conflict_is_sent_again() {
     let status = |reason: &str| json!({"Object": {}, "Err": {"ErrStatus": {"status": "Failure", "reason": reason, "code": 409}}});
     for (recorded, came, again) in [
         (done(), status("Conflict"), Some(0)),

@@ -65,7 +65,7 @@ fn count(summary: &Summary, wanted: Rule) -> usize {
 }
 
 #[test]
-fn a_name_that_the_api_server_has_made_up_is_another_one_in_each_run() {
+fn generated_names_differ_between_runs() {
     let (one, other) = (made("g-aaaaa", "g-", "u"), made("g-bbbbb", "g-", "v"));
     let recorded = [answer("d", "q", &one), push("p", "d/configmap/g-aaaaa", &one)];
     let came = vec![answer("l", "live", &other), push("m", "d/configmap/g-bbbbb", &other)];
@@ -80,7 +80,7 @@ fn a_name_that_the_api_server_has_made_up_is_another_one_in_each_run() {
 }
 
 #[test]
-fn the_path_of_a_delivery_may_have_the_word_of_the_plural() {
+fn delivery_path_may_use_the_plural_word() {
     let config = made("g-a", "g-", "u");
     let lease = json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
         "metadata": {"name": "l", "namespace": "d", "uid": "w", "resourceVersion": "7"}});

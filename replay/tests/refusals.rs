@@ -121,7 +121,7 @@ fn refused_report(status: &Value, after: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn what_a_write_does_not_find_has_gone_before() {
+fn write_to_a_missing_object_implies_an_earlier_deletion() {
     let gone = status("NotFound", 404, "p", "pods \"p\" not found");
     assert_eq!(refused_report(&gone, &[]), ["0: create p u", "1: delete p u"]);
     let none = "Precondition failed: UID in precondition: u, UID in object meta: ";
@@ -135,7 +135,7 @@ fn what_a_write_does_not_find_has_gone_before() {
 }
 
 #[test]
-fn another_incarnation_was_there_before_the_write_that_met_it() {
+fn conflicting_incarnation_precedes_the_write() {
     let next = delivers("p2", "d/pod/p", &object("Pod", "p", "v", 9));
     for (reason, code, message) in [
         ("Conflict", 409, "Precondition failed: UID in precondition: u, UID in object meta: v"),
@@ -153,7 +153,7 @@ fn another_incarnation_was_there_before_the_write_that_met_it() {
 }
 
 #[test]
-fn what_was_changed_by_others_was_changed_before_the_write() {
+fn conflicting_change_precedes_the_write() {
     const LEASE: &str = "d/lease/l";
     let changed = failed(&status("Conflict", 409, "l", "the object has been modified"));
     let (old, new) = (object("Lease", "l", "u", 5), object("Lease", "l", "u", 7));
@@ -164,7 +164,7 @@ fn what_was_changed_by_others_was_changed_before_the_write() {
         answers("q2", LEASE, &changed),
     ];
     let (told, objects) = changes(&lines);
-    assert_eq!(told, ["0: create l u", "2: update l u"], "nobody knows how");
+    assert_eq!(told, ["0: create l u", "2: update l u"], "it is unknown how");
     assert_eq!(objects[1]["metadata"]["resourceVersion"], Value::Null);
     lines.extend([
         asks("q3", "query", LEASE, &Value::Null),
@@ -176,7 +176,7 @@ fn what_was_changed_by_others_was_changed_before_the_write() {
 }
 
 #[test]
-fn what_cannot_be_made_is_there() {
+fn create_refused_as_existing_implies_the_object() {
     let taken = failed(&status("AlreadyExists", 409, "p", "pods \"p\" already exists"));
     let pod = json!({"metadata": {"name": "p", "namespace": "d", "uid": "own"}});
     let lines = [asks("q", "insert", "d/pod/p", &pod), answers("q", "d/pod/p", &taken)];
@@ -194,7 +194,7 @@ fn list(items: &[Value]) -> Value {
 }
 
 #[test]
-fn what_a_whole_list_does_not_have_is_not_there() {
+fn object_missing_from_a_complete_list_does_not_exist() {
     let (one, other) = (object("ConfigMap", "a", "u", 5), object("ConfigMap", "b", "v", 6));
     let first = application("q1", "list", MAPS, &json!({}), Ok(&list(&[one.clone(), other.clone()])));
     let both = ["0: create a u", "0: create b v"];
@@ -215,7 +215,7 @@ fn what_a_whole_list_does_not_have_is_not_there() {
 }
 
 #[test]
-fn applications_that_find_nothing_or_delete_prove_it() {
+fn application_results_prove_absence() {
     let map = object("ConfigMap", "a", "u", 5);
     const KEY: &str = "/core/v1/configmaps/d/a";
     let first = application("q1", "get", KEY, &json!({}), Ok(&map));

@@ -1,4 +1,4 @@
-//! Replays recorded traffic of stock KubeEdge, as far as this works without a cluster.
+//! Replays recorded traffic of KubeEdge, as far as this works without a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ fn transcripts() -> Vec<(String, Transcript)> {
 }
 
 #[test]
-fn an_edge_session_says_what_the_stock_edge_said() {
+fn edge_session_sends_the_frames_of_the_recorded_kubeedge_edge() {
     for (name, transcript) in transcripts() {
         let summary = play_cloud(&transcript).unwrap_or_else(|difference| panic!("{name}: {difference}"));
         assert!(summary.matched > 40, "{name}: {summary:?}");
@@ -38,7 +38,7 @@ fn an_edge_session_says_what_the_stock_edge_said() {
 fn lines_of_the_api_are_derived_once() {
     for (name, transcript) in transcripts() {
         let with = with_api_lines(&transcript);
-        assert!(with.has_api_lines(), "{name}");
+        assert!(with.lines.iter().any(|line| matches!(line.event, Event::Api(..))), "{name}");
         // A second pass may refine the order by each other's versions.
         let again = with_api_lines(&with);
         assert_eq!(again.lines.len(), with.lines.len(), "{name}");

@@ -3,7 +3,7 @@
 //!
 //! Slow clients are bounded: headers must arrive within [`HEADER_TIMEOUT`], a connection lives for at most
 //! [`CONNECTION_LIFETIME`], and at most [`CONNECTIONS_MAX`] are served at a time, with a limit for each source
-//! ([`Door`]). A client that opens many connections does not make a probe fail.
+//! ([`ConnectionLimiter`]). A client that opens many connections does not make a probe fail.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ use prometheus_client::registry::Registry;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-use crate::door::{Door, DoorLimits, Waiting};
+use crate::connection_limiter::{ConnectionLimiter, ConnectionLimits, Waiting};
 use crate::drain::Drain;
 use crate::listen::ListenError;
 use crate::ready::Readiness;
@@ -43,7 +43,7 @@ pub const CONNECTION_LIFETIME: Duration = Duration::from_secs(30);
 pub const CONNECTIONS_MAX: usize = 64;
 
 /// Limits on waiting and served connections, in total and for each source.
-const DOOR_LIMITS: DoorLimits = DoorLimits {
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits {
     waiting: 512,
     waiting_per_source: 128,
     working: CONNECTIONS_MAX,
@@ -101,8 +101,8 @@ impl AdminListener {
     /// The thread or its runtime could not be created.
     pub fn start(self, state: AdminState) -> io::Result<AdminHandle> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, door) = (CancellationToken::new(), Door::new(DOOR_LIMITS));
-        let (stopped, guarded) = (stop.clone(), door.clone());
+        let (stop, limiter) = (CancellationToken::new(), ConnectionLimiter::new(CONNECTION_LIMITS));
+        let (stopped, guarded) = (stop.clone(), limiter.clone());
         let serve = move || {
             runtime.block_on(async move {
                 match TcpListener::from_std(self.listener) {
@@ -112,7 +112,7 @@ impl AdminListener {
             });
         };
         let thread = std::thread::Builder::new().name("admin".to_owned()).spawn(serve)?;
-        Ok(AdminHandle { stop, door, thread: Some(thread) })
+        Ok(AdminHandle { stop, limiter, thread: Some(thread) })
     }
 }
 
@@ -120,15 +120,15 @@ impl AdminListener {
 #[derive(Debug)]
 pub struct AdminHandle {
     stop: CancellationToken,
-    door: Door,
+    limiter: ConnectionLimiter,
     thread: Option<JoinHandle<()>>,
 }
 
 impl AdminHandle {
-    /// The listener's door, for counts of open, evicted and refused connections.
+    /// The listener's limiter, for counts of open, evicted and refused connections.
     #[must_use]
-    pub fn door(&self) -> Door {
-        self.door.clone()
+    pub fn limiter(&self) -> ConnectionLimiter {
+        self.limiter.clone()
     }
 }
 
@@ -142,13 +142,18 @@ impl Drop for AdminHandle {
     }
 }
 
-async fn accept_until(listener: TcpListener, door: Door, state: AdminState, stop: CancellationToken) {
+async fn accept_until(
+    listener: TcpListener,
+    limiter: ConnectionLimiter,
+    state: AdminState,
+    stop: CancellationToken,
+) {
     let (state, tasks) = (Arc::new(state), Tasks::new());
     let accept = async {
         loop {
             match listener.accept().await {
                 // A connection that gets no slot is closed here.
-                Ok((stream, remote)) => match door.enter(remote.ip()) {
+                Ok((stream, remote)) => match limiter.enter(remote.ip()) {
                     Ok(slot) => {
                         tasks.spawn_isolated("admin connection", receive(slot, stream, Arc::clone(&state)));
                     }
@@ -293,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tells_what_is_pending_and_when_it_drains() {
+    async fn reports_pending_components_and_draining() {
         let world = world();
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
         let guard = world.readiness.wait_for("node watch");
@@ -325,7 +330,7 @@ mod tests {
 
     /// A silent client makes no other client's probe fail, not even one from the same address.
     #[tokio::test]
-    async fn connections_that_do_not_go_on_leave_places_for_probes() {
+    async fn stalled_connections_leave_slots_for_probes() {
         let world = world();
         let from = async |last: u8, say: &'static [u8]| {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -335,7 +340,7 @@ mod tests {
             stream
         };
         let mut held = Vec::new();
-        for _ in 0..2 * DOOR_LIMITS.waiting_per_source {
+        for _ in 0..2 * CONNECTION_LIMITS.waiting_per_source {
             held.push(from(1, b"").await);
         }
         for number in 0..CONNECTIONS_MAX {
@@ -343,8 +348,8 @@ mod tests {
             held.push(from(last, b"GET /livez HTT").await);
         }
         assert_eq!(fetch(world.address, "/livez").await, (200, "ok\n".into()));
-        let gone = u64::try_from(DOOR_LIMITS.waiting_per_source).unwrap();
-        assert!(world.handle.door().evicted() >= gone, "who was sent away is counted");
+        let gone = u64::try_from(CONNECTION_LIMITS.waiting_per_source).unwrap();
+        assert!(world.handle.limiter().evicted() >= gone, "refused clients are counted");
         drop(held);
     }
 

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_from_the_first_wait_to_the_longest_whatever_the_count() {
+    fn delay_doubles_from_the_first_to_the_longest_for_any_count() {
         let waits = |failures| doubled(Duration::from_millis(200), failures, Duration::from_secs(1));
         assert_eq!([0, 1, 2, 3].map(|failures| waits(failures).as_millis()), [200, 200, 400, 800]);
         assert_eq!([4, 5, 33, u32::MAX].map(|failures| waits(failures).as_millis()), [1000; 4]);

@@ -188,7 +188,7 @@ mod tests {
     const KIB: usize = 1024;
 
     #[test]
-    fn a_peer_has_its_share_and_no_more() {
+    fn peer_cannot_exceed_its_share() {
         let budget = Budget::new(1000 * KIB);
         let share = budget.share(100 * KIB);
         let first = share.take(60 * KIB).expect("room");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_whole_is_used_up_everybody_still_has_what_is_their_own() {
+    fn free_part_of_each_share_remains_when_the_total_is_used_up() {
         let budget = Budget::new(200 * KIB);
         let greedy: Vec<_> = (0..4).map(|_| budget.share(80 * KIB + OWN_BYTES)).collect();
         let held: Vec<_> = greedy.iter().filter_map(|share| share.take(80 * KIB + OWN_BYTES)).collect();

@@ -180,7 +180,7 @@ mod tests {
     const GRACE: Duration = Duration::from_secs(20);
 
     #[tokio::test(start_paused = true)]
-    async fn ends_when_the_last_blocker_goes() {
+    async fn ends_when_the_last_blocker_is_dropped() {
         let (trigger, drain) = channel(GRACE);
         let (first, second) = (drain.block(), drain.block());
         trigger.start();

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replaces_content_and_mode_and_leaves_nothing_behind() {
+    fn replaces_content_and_mode_without_leftovers() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         replace(&path, b"one", PUBLIC).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_makes_the_file() {
+    fn only_the_first_writer_creates_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a");
         assert!(create(&path, b"one", PRIVATE).unwrap());

@@ -8,7 +8,7 @@ pub mod admin;
 pub mod backoff;
 pub mod blocking;
 pub mod budget;
-pub mod door;
+pub mod connection_limiter;
 pub mod drain;
 pub mod files;
 pub mod host;

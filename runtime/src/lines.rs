@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_writes_its_lines_and_others_theirs() {
+    async fn log_lines_are_limited_per_peer() {
         let limit = LineLimit::new(3, 10);
         let loud = (0..1000).filter_map(|_| limit.admit(&0)).count();
         assert_eq!(loud, 3);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn names_what_is_pending_until_the_last_guard_goes() {
+    async fn names_pending_components_until_the_last_guard_is_dropped() {
         let readiness = Readiness::new();
         assert!(readiness.is_ready());
         let listener = readiness.wait_for("hub listener");

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once_and_in_one_line() {
+    fn causes_appear_once_and_in_one_line() {
         let told = layers(&["no hub", "cannot listen: address in use", "address in use"]);
         assert_eq!(sentence(&*told), "no hub: cannot listen: address in use");
         assert_eq!(sentence(&*layers(&["cannot write", "", "disk\n  full"])), "cannot write: disk full");

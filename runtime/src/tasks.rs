@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_surfaces_as_the_supervisors_error() {
+    async fn panic_is_reported_as_the_supervisors_error() {
         let tasks = Tasks::new();
         tasks.spawn("steady", async {});
         tasks.spawn("shaky", panicking("index 7 is missing"));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_isolated_panic_ends_nothing_else() {
+    async fn isolated_panic_ends_only_its_own_task() {
         let tasks = Tasks::new();
         let lost = tasks.spawn_isolated("node a", panicking("boom"));
         while !lost.is_finished() {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_aborted_task_leaves_the_books() {
+    async fn aborted_task_is_no_longer_counted() {
         let tasks = Tasks::new();
         let handle = tasks.spawn_isolated("old session", std::future::pending::<()>());
         handle.abort();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_read_are_not_logged() {
+    fn unparsable_answers_are_not_logged() {
         let lines = Lines::default();
         let written = lines.clone();
         let layer = fmt::layer().with_writer(move || written.clone()).with_filter(filter_fn(may_be_told));

@@ -49,13 +49,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "N=\"2O\" is not a number")]
-    fn what_is_no_number_is_not_taken_for_the_usual_one() {
+    fn invalid_number_is_not_replaced_by_the_default() {
         let _ = number("N", "2O");
     }
 
     #[test]
     #[should_panic(expected = "N=0 would check nothing")]
-    fn nothing_at_all_cannot_be_asked_for() {
+    fn zero_is_refused() {
         let _ = at_least_once("N", 0);
     }
 }

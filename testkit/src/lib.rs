@@ -35,7 +35,7 @@ pub use kube_controllers::{JSON, KubeControllers, PROTOBUF};
 pub use process::{Child, bind_both, free_port};
 #[cfg(feature = "cluster")]
 pub use ready_node::ReadyNode;
-pub use seed::{Seed, seed, seeds};
+pub use seed::{Seed, fresh, seed, seeds};
 pub use wait::{wait_for, wait_for_value, wait_until};
 
 /// Skips the test if there are no Kubernetes binaries and `cargo xtask test --without-cluster` allows that. If they are

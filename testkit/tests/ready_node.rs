@@ -13,8 +13,8 @@ use tombolo_testkit::{
 const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn a_pod_is_bound_to_the_ready_node_and_goes_when_it_is_deleted() {
-    cluster_or_skip!("a_pod_is_bound_to_the_ready_node_and_goes_when_it_is_deleted");
+async fn pod_is_bound_to_the_ready_node_and_removed_when_deleted() {
+    cluster_or_skip!("pod_is_bound_to_the_ready_node_and_removed_when_deleted");
     let options =
         ControlPlaneOptions { controllers: true, scheduler: true, ..ControlPlaneOptions::default() };
     assert!(components().unwrap().binary("kube-scheduler").is_file(), "the components lack kube-scheduler");

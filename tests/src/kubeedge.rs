@@ -29,10 +29,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tombolo_testkit::wait_for;
+use tombolo_testkit::{Seed, seed, wait_for};
 
 use crate::world::{DEADLINE, World};
 use bus::Bus;
@@ -87,6 +89,9 @@ pub struct KubeEdgeNode {
     /// None when it dials something other than cloudcore.
     identity: Option<EdgeIdentity>,
     store: Arc<Mutex<Store>>,
+    /// Delays are random; the seed is printed when a test fails.
+    _seed: Seed,
+    rng: StdRng,
     process: Option<Process>,
 }
 
@@ -119,8 +124,18 @@ impl KubeEdgeNode {
 
     /// A node that connects with this dial function.
     fn over(name: &str, dial: Dial) -> Self {
-        let (identity, store) = (None, Arc::default());
-        Self { name: name.to_owned(), pace: Pace::QUICK, dial, identity, store, process: None }
+        let (identity, store, seed) = (None, Arc::default(), seed());
+        let rng = seed.rng_of(name);
+        Self {
+            name: name.to_owned(),
+            pace: Pace::QUICK,
+            dial,
+            identity,
+            store,
+            _seed: seed,
+            rng,
+            process: None,
+        }
     }
 
     /// Uses another port from the next dial on: of a second cloudcore, or of a balancer before several.
@@ -147,7 +162,8 @@ impl KubeEdgeNode {
     async fn start(&mut self, with_kubelet: bool) -> Result<()> {
         self.process = None;
         let socket = (self.dial)().await?;
-        self.process = Some(Process::start(self, socket, with_kubelet));
+        let rng = StdRng::from_rng(&mut self.rng);
+        self.process = Some(Process::start(self, rng, socket, with_kubelet));
         Ok(())
     }
 
@@ -245,7 +261,7 @@ impl KubeEdgeNode {
     ///
     /// # Errors
     /// When the connection is gone.
-    pub async fn tell(&self, operation: &str, resource: &str, content: Value) -> Result<()> {
+    pub async fn send_unanswered(&self, operation: &str, resource: &str, content: Value) -> Result<()> {
         let message = wire::message("edged", "meta", operation, resource, &content);
         self.client()?.bus.send_up(message).await
     }
@@ -279,9 +295,9 @@ impl KubeEdgeNode {
 }
 
 impl Process {
-    fn start(node: &KubeEdgeNode, socket: dial::Socket, with_kubelet: bool) -> Self {
+    fn start(node: &KubeEdgeNode, rng: StdRng, socket: dial::Socket, with_kubelet: bool) -> Self {
         node.store.lock().connected = true;
-        let (bus, inboxes) = Bus::new(Arc::clone(&node.store), node.pace);
+        let (bus, inboxes) = Bus::new(Arc::clone(&node.store), node.pace, rng);
         let client = Client::new(Arc::clone(&bus), node.name.clone());
         let (orders, ordered) = mpsc::channel(1);
         let mut tasks = JoinSet::new();

@@ -13,5 +13,6 @@ pub mod node;
 pub mod pki;
 pub mod raw;
 pub mod rights;
+mod scenarios;
 pub mod source;
 pub mod world;

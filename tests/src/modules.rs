@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_round_are_found() {
+    fn module_cycles_are_found() {
         let files: [(&str, &[&str]); 6] = [
             ("a.rs", &["use crate::b::{c, d};", "// crate::gone", "use crate::unknown;"]),
             ("b.rs", &["mod deep;"]),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_inside_a_folder_are_found_through_what_their_parent_passes_on() {
+    fn cycles_through_reexports_of_the_parent_are_found() {
         let files: [(&str, &[&str]); 5] = [
             ("hub.rs", &["mod one;", "pub(crate) use one::{self, Thing};", "use std::sync::Arc;"]),
             ("hub/one.rs", &["fn f() -> super::two::Other { g() }"]),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn two_circles_of_a_folder_are_kept_apart() {
+    fn two_cycles_of_a_folder_are_separate() {
         let files: [(&str, &[&str]); 4] = [
             ("a.rs", &["use crate::b;"]),
             ("b.rs", &["use crate::a;", "use crate::c;"]),

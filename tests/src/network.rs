@@ -3,16 +3,18 @@
 
 use tombolo_testkit::record_skip_for;
 
+mod connections;
 mod coredns;
 mod kube_proxy;
 mod namespace;
 mod pod;
 mod switch;
 
+pub(crate) use connections::relay;
+pub use connections::serve_each;
 pub use coredns::{CoreDns, CoreDnsOptions};
 pub use kube_proxy::start_kube_proxy;
 pub use namespace::Namespace;
-pub(crate) use namespace::relay;
 pub use pod::Program;
 pub use switch::Switch;
 

@@ -13,6 +13,7 @@ use tombolo_link::{Clock, Link, LinkEvent, pump};
 use tombolo_proto::frame::{ApiReply, ApiRequest, Goodbye, Inventory, ReplyBody, RequestBody, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{InventoryEntry, NodeId, RequestId, Resource, StoreId, SubscriptionId};
+use tombolo_testkit::fresh;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -65,7 +66,7 @@ impl RawNode {
         let identity = enroll(&EnrollOptions { endpoint: join, node: certified, token }).await?;
         let mut link = connect(target, identity.client_tls()?).await?;
         let (asks, questions) = mpsc::channel(16);
-        let config = EdgeConfig::new(claimed, StoreId(rand::random()));
+        let config = EdgeConfig::new(claimed, StoreId(u128::from(fresh()).to_be_bytes()));
         let task = tokio::spawn(async move { (serve(&mut link, config, questions).await, link) });
         Ok(Self { asks, task })
     }

@@ -20,6 +20,7 @@ use tombolo_testkit::{Child, ControlPlane, ControlPlaneOptions, free_port, wait_
 
 use crate::node::{RawNode, RawNodeOptions};
 
+mod administrator;
 pub mod balancer;
 mod cloudcore_yaml;
 mod cluster_access;

@@ -16,7 +16,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_authority_stays_itself_across_starts() {
+async fn authority_is_the_same_across_starts() {
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let pki = world.cloud_dir().join("pki");
     let first = files(&pki);

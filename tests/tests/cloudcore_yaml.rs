@@ -9,7 +9,7 @@ use tombolo_tests::kubeedge::{KubeEdgeNode, Pace};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, binary};
 
 fn kubeedge() -> Value {
-    serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/stock-default.yaml")).unwrap()
+    serde_saphyr::from_str(include_str!("../../cloud/src/config/kubeedge/kubeedge-default.yaml")).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +37,7 @@ async fn an_edge_joins_a_cloudcore_with_the_file_of_kubeedge() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_edge_controller_nothing_is_sent_and_no_report_is_taken() {
+async fn disabled_edge_controller_sends_nothing_and_refuses_reports() {
     let mut settings = kubeedge();
     settings["modules"]["edgeController"]["enable"] = json!(false);
     let mut world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();

@@ -114,7 +114,7 @@ fn named_paths_exist() {
 }
 
 #[test]
-fn paths_are_told_from_other_words() {
+fn paths_are_distinguished_from_other_words() {
     let top = BTreeSet::from(["cloud".to_owned(), "Cargo.toml".to_owned()]);
     for path in ["cloud/src", "clout/src/hub.rs", "Cargo.toml", "NOTES.md"] {
         assert!(names_path(path, &top), "{path}");
@@ -444,7 +444,7 @@ fn prose_has_no_long_lines() {
 
 /// The version of Kubernetes is defined in one file. The modules that tests build, and the pages, must match it.
 #[test]
-fn one_version_of_kubernetes_is_meant_everywhere() {
+fn one_kubernetes_version_is_used_everywhere() {
     let text = fs::read_to_string(root().join("apiserver/KUBERNETES_VERSION")).unwrap();
     let version = text.trim();
     let libraries = version.replacen("v1.", "v0.", 1);

@@ -64,7 +64,7 @@ fn has(lines: &[String], level: &str, words: &[&str]) {
 async fn grant(client: &Client) {
     let own =
         ["10-rights", "20-impersonation", "30-edge-network"].map(|name| format!("cloudcore/{name}.yaml"));
-    let options = ["grids", "stock-edges"].map(|name| format!("optional/{name}.yaml"));
+    let options = ["grids", "kubeedge-edges"].map(|name| format!("optional/{name}.yaml"));
     for name in own.into_iter().chain(options) {
         let path = source::root().join("deploy").join(name);
         for document in manifest::read(&path).unwrap() {
@@ -162,8 +162,8 @@ async fn rights(client: &Client, options: &DoctorOptions) {
     eventually(options, "warn", &[account, "grids.yaml", "may not get deploymentgrids", "enable: true"])
         .await;
     let kubeedge: Objects<RoleBinding> = Objects::namespaced(client.clone(), "kubeedge");
-    kubeedge.delete("tombolo:stock-edges", &DeleteParams::default()).await.unwrap();
-    eventually_fails(options, &[account, "stock-edges.yaml", "update configmaps in kubeedge"]).await;
+    kubeedge.delete("tombolo:kubeedge-edges", &DeleteParams::default()).await.unwrap();
+    eventually_fails(options, &[account, "kubeedge-edges.yaml", "update configmaps in kubeedge"]).await;
     bindings.delete("tombolo:impersonate-nodes", &DeleteParams::default()).await.unwrap();
     eventually_fails(
         options,
@@ -245,15 +245,15 @@ async fn secrets(client: &Client, options: &DoctorOptions) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_is_named_on_the_embedded_server() {
+async fn doctor_names_what_was_broken_on_the_embedded_server() {
     let shared = json!({"sharedToken": true});
     let mut world = World::start_with(Api::Embedded, Transport::WebSocket, shared).await.unwrap();
     breaks_and_names(&mut world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_is_named_on_kube_apiserver() {
-    cluster_or_skip!("what_was_broken_is_named_on_kube_apiserver");
+async fn doctor_names_what_was_broken_on_kube_apiserver() {
+    cluster_or_skip!("doctor_names_what_was_broken_on_kube_apiserver");
     let shared = json!({"sharedToken": true});
     let mut world = World::start_with(Api::Real, Transport::Quic, shared).await.unwrap();
     breaks_and_names(&mut world).await;
@@ -273,7 +273,7 @@ fn device(path: &Path) -> DoctorOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_on_a_device_is_named() {
+async fn doctor_names_what_was_broken_on_a_device() {
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     world.start_edge("node-a").await.unwrap();
     world.converges("node-a").await;
@@ -327,7 +327,7 @@ async fn what_was_broken_on_a_device_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_exit_code_tells_whether_a_check_has_failed() {
+async fn exit_code_shows_whether_a_check_failed() {
     let world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let ports = world.hub_ports().map(|port| port.to_string());
     let doctor = |namespace: &str| {

@@ -137,7 +137,7 @@ async fn a_kill_at_any_time_loses_no_answered_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_file_stays_as_large_as_what_it_holds() {
+async fn file_size_follows_its_content() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let client = world.client().await.unwrap();
     let journal = world.cloud_dir().join("objects.redb");
@@ -169,7 +169,7 @@ async fn churn(client: &Client, round: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_refuses_writes_and_serves_reads() {
+async fn full_disk_refuses_writes_and_serves_reads() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let maps: Objects<ConfigMap> = Objects::default_namespaced(world.client().await.unwrap());
     maps.create(&PostParams::default(), &map("kept", "1")).await.unwrap();

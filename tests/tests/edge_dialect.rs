@@ -139,7 +139,7 @@ async fn an_edge_follows_a_kubeedge_cloud() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn typed_objects_of_custom_kinds_are_what_discovery_says() {
+async fn typed_objects_of_custom_kinds_follow_discovery() {
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let cloud = KubeEdgeCloud::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -242,8 +242,8 @@ async fn an_edge_joins_and_renews_at_a_kubeedge_cloud() {
 
 /// A running agent receives the messages that a KubeEdge cloud sent to a KubeEdge edge, connection by connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_edge_lives_through_what_a_kubeedge_cloud_said() {
-    cluster_or_skip!("a_running_edge_lives_through_what_a_kubeedge_cloud_said");
+async fn running_edge_handles_recorded_kubeedge_traffic() {
+    cluster_or_skip!("running_edge_handles_recorded_kubeedge_traffic");
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let path = tombolo_tests::source::root().join("tests/transcripts/kubeedge-join-run-offline.jsonl");
     let transcript = tombolo_cli::replay::read(&path).unwrap();

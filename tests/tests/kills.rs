@@ -149,7 +149,7 @@ fn event(number: u64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn kills_while_it_writes_lose_nothing() {
+async fn kill_during_writes_loses_no_acknowledged_write() {
     let kills = times("TOMBOLO_KILLS", KILLS);
     let mut world = World::start(Api::Embedded, Transport::Quic).await.unwrap();
     let objects = Objects::new(world.client().await.unwrap()).await.unwrap();

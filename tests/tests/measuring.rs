@@ -15,7 +15,7 @@ const E2E: &str = env!("CARGO_BIN_EXE_e2e");
 const FLOOR: &str = env!("CARGO_BIN_EXE_floor");
 
 #[test]
-fn a_run_that_would_check_nothing_is_refused() {
+fn run_that_would_check_nothing_is_refused() {
     for (program, arguments, why) in [
         (BENCH, "--runs 0", "0 is not in 1.."),
         (BENCH, "--calls --nodes 0", "nothing to measure"),

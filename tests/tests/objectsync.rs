@@ -70,8 +70,8 @@ fn field(world: &World, resource: &str, namespace: &str, path: &str) -> Result<S
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_of_kubeedge_is_told_what_disappeared_before_we_came() {
-    cluster_or_skip!("an_edge_of_kubeedge_is_told_what_disappeared_before_we_came");
+async fn objects_deleted_before_the_migration_are_deleted_at_kubeedge_edges() {
+    cluster_or_skip!("objects_deleted_before_the_migration_are_deleted_at_kubeedge_edges");
     let mut world = World::start(Api::Real, Transport::WebSocket).await.unwrap();
     world.kill_cloud();
     apply(&world, &definitions());

@@ -190,12 +190,12 @@ async fn long_after(config: &Path, edge: &Client, pod: &Client, issued: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_lives_on_its_token_without_the_embedded_server() {
+async fn pod_token_works_while_the_embedded_server_is_away() {
     play(Api::Embedded, Transport::Quic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pod_lives_on_its_token_without_kube_apiserver() {
-    cluster_or_skip!("a_pod_lives_on_its_token_without_kube_apiserver");
+async fn pod_token_works_while_kube_apiserver_is_away() {
+    cluster_or_skip!("pod_token_works_while_kube_apiserver_is_away");
     play(Api::Real, Transport::WebSocket).await;
 }

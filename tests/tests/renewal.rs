@@ -120,18 +120,18 @@ async fn an_ended_certificate_is_renewed(api: Api, transport: Transport) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_ended_while_away_is_renewed_with_its_key() {
+async fn certificate_that_expired_offline_is_renewed_with_its_key() {
     an_ended_certificate_is_renewed(Api::Embedded, Transport::Quic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_certificate_that_ended_while_away_is_renewed_with_its_key_on_kube_apiserver() {
-    cluster_or_skip!("a_certificate_that_ended_while_away_is_renewed_with_its_key_on_kube_apiserver");
+async fn certificate_that_expired_offline_is_renewed_with_its_key_on_kube_apiserver() {
+    cluster_or_skip!("certificate_that_expired_offline_is_renewed_with_its_key_on_kube_apiserver");
     an_ended_certificate_is_renewed(Api::Real, Transport::WebSocket).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_renewed_says_what_to_do() {
+async fn failed_renewal_says_what_to_do() {
     let (mut world, workload) = stopped(Api::Embedded, Transport::WebSocket).await;
     let now = SystemTime::now();
     replace_certificate(&world, now - DAY * 365, now - DAY * 40).await;

@@ -69,7 +69,7 @@ async fn the_target_of_a_rule_is_never_contacted() {
     // MQTT does not wait for an answer; the report that follows shows that the message was processed.
     let answers = futures::future::join_all(sent).await;
     assert!(answers[0].is_ok(), "an application is answered: {:?}", answers[0]);
-    kubeedge.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    kubeedge.send_unanswered("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
     counted(&world, "1").await;
     // Downwards, a rule's source in the cloud would be a port of cloudcore, but only the hub has ports.
     world.kubectl(&["delete", "rule", "up"]).unwrap();
@@ -93,7 +93,7 @@ async fn play(api: Api, transport: Transport) {
     // The same from a KubeEdge edge of that name, which replaces the other connection.
     let mut kubeedge = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
     kubeedge.connect().await.unwrap();
-    kubeedge.tell("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
+    kubeedge.send_unanswered("update", "default/rulestatus/up", json!({"Status": "SUCCESS"})).await.unwrap();
     // A KubeEdge edge receives no answer.
     counted(&world, "2").await;
     kubeedge.disconnect();

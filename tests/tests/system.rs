@@ -12,20 +12,7 @@ use tombolo_testkit::{cluster_or_skip, wait_for, wait_for_value};
 use tombolo_tests::world::objects::Objects;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
-macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
-
-        async fn perform(scenario: &str, stage: &mut Stage) {
-            $(if scenario == stringify!($name) {
-                return scenarios::$name(stage).await;
-            })*
-            panic!("there is no scenario {scenario}");
-        }
-    };
-}
-
-scenarios![
+tombolo_tests::scenarios![
     objects_reach_exactly_the_nodes_that_need_them,
     a_secret_stops_flowing_with_its_last_pod,
     an_edge_dies_during_updates,

@@ -19,7 +19,7 @@ pub(crate) struct AuthzOptions {
 pub(crate) fn run(options: &AuthzOptions) -> Result<()> {
     let mut cases = run::cargo();
     cases.args(["test", "--locked", "--package", "tombolo-tests", "--test", "authorization", "--"]);
-    cases.args(["--exact", "rights_are_judged_as_kube_apiserver_does", "--nocapture"]);
+    cases.args(["--exact", "authorization_decisions_match_kube_apiserver", "--nocapture"]);
     cases.env(components::ASSETS_VARIABLE, components::ensure()?);
     cases.env("TOMBOLO_AUTHZ_CASES", options.cases.to_string());
     if let Some(seed) = options.seed {

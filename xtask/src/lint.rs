@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_line_says_that_advisories_were_not_checked() {
+    fn last_line_says_that_advisories_were_not_checked() {
         let line = |success, said: &str| {
             Advisories::of(success, said).last_line().map_err(|error| error.to_string())
         };

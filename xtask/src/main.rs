@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_no_cases_is_refused() {
+    fn zero_cases_are_refused() {
         let lines = ["authz --cases 0", "crash --kills 0", "crash --cuts 0", "crash --kills 0 --cuts 0"];
         for line in lines {
             let words = ["cargo xtask"].into_iter().chain(line.split(' '));

@@ -38,7 +38,7 @@ static EXAMINED: [Examined; 5] = [
     Examined {
         package: "tombolo-proto",
         modules: &["proto/src/session"],
-        programs: &["--lib", "--test=session", "--test=kubeedge", "--test=fuzz_bounded"],
+        programs: &["--lib", "--test=session", "--test=kubeedge_sessions", "--test=fuzz_bounded"],
         tests: &[],
     },
     Examined {
@@ -228,17 +228,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modules_and_the_listed_mutants_exist() {
+    fn the_modules_the_tests_and_the_listed_mutants_exist() {
         let root = run::root();
         for examined in &EXAMINED {
             for module in examined.modules {
                 assert!(root.join(format!("{module}.rs")).is_file(), "{module}");
             }
+            for test in examined.programs.iter().filter_map(|program| program.strip_prefix("--test=")) {
+                assert!(run::has_test(test), "there is no test {test}");
+            }
         }
         for name in equivalent::parse(EQUIVALENT).unwrap().keys() {
             let (file, _) = name.split_once(": ").unwrap();
             assert!(root.join(file).is_file(), "{name}");
-            assert!(EXAMINED.iter().any(|examined| examined.has(name)), "{name}: nothing examines it");
+            assert!(EXAMINED.iter().any(|examined| examined.has(name)), "{name}: no task examines it");
         }
     }
 
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_complaint_says_what_to_do() {
+    fn error_text_names_the_remedy() {
         let (new, old) = (["a.rs:1:2: x".to_owned()], ["b.rs: y".to_owned()]);
         let both = complaint(&new, &old);
         assert!(both.contains("write one, or list them") && both.contains("a.rs:1:2: x\n"), "{both}");

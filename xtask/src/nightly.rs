@@ -57,7 +57,7 @@ const STEPS: &[NightlyStep] = &[
     NightlyStep {
         name: "schedules",
         work: Work::Tests(
-            &["-p", "tombolo-proto", "--test", "session", "--test", "kubeedge"],
+            &["-p", "tombolo-proto", "--test", "session", "--test", "kubeedge_sessions"],
             &[("PROPTEST_CASES", CASES), ("TOMBOLO_SCHEDULES", SCHEDULES)],
         ),
     },
@@ -229,5 +229,16 @@ mod tests {
             }
         }
         assert!(crate::Recipe::has_subcommand("nightly"));
+    }
+
+    #[test]
+    fn every_test_of_the_table_exists() {
+        for step in STEPS {
+            let Work::Tests(arguments, _) = step.work else { continue };
+            for pair in arguments.windows(2).filter(|pair| pair[0] == "--test") {
+                assert!(run::has_test(pair[1]), "{}: there is no test {}", step.name, pair[1]);
+            }
+        }
+        assert!(!run::has_test("kubeedge_session"));
     }
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_integration_tests_are_found_and_named_like_none_of_the_whole_system() {
+    fn integration_tests_are_found_and_their_names_differ_from_those_of_the_whole_system() {
         let names = integration_tests().unwrap();
         assert!(
             ["session", "recorded", "excuses"].iter().all(|name| names.iter().any(|found| found == name))

@@ -49,3 +49,14 @@ pub(crate) fn describe(command: &Command) -> String {
     }
     line
 }
+
+/// Whether a package of the workspace has an integration test of this name.
+#[cfg(test)]
+pub(crate) fn has_test(name: &str) -> bool {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next()).unwrap();
+    let mut folders = members.split('"').skip(1).step_by(2).map(|member| root().join(member).join("tests"));
+    folders.any(|folder| {
+        folder.join(name).with_extension("rs").is_file() || folder.join(name).join("main.rs").is_file()
+    })
+}

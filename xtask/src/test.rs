@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_builds_or_lists_tests_may_run_none() {
+    fn building_or_listing_tests_may_run_none() {
         for runs in ["", "session", "-p tombolo-proto -- session", "--lib -- --exact a"] {
             assert!(options(runs).runs_tests(), "{runs}");
         }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_tested_with_what_its_tests_need() {
+    fn package_is_tested_with_the_programs_that_its_tests_need() {
         let needs = |line: &str| {
             let options = options(line);
             options.check().unwrap();

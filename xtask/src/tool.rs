@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_version_is_not_taken_for_the_wanted_one() {
+    fn wrong_tool_version_is_refused() {
         assert!(names_version("cargo-deny 0.20.2\n", "0.20.2"));
         for other in ["cargo-deny 0.20.21", "cargo-deny 0.20.1", ""] {
             assert!(!names_version(other, "0.20.2"), "{other}");

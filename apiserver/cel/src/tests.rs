@@ -34,7 +34,7 @@ fn evaluate(text: &str) -> Result<Value, String> {
 }
 
 #[test]
-fn functions_give_what_kube_apiserver_gives() {
+fn functions_return_what_kube_apiserver_returns() {
     let cases = [
         ("1 + 2 * 3", json!(7)),
         (
@@ -167,7 +167,7 @@ fn comprehensions_of_two_variables_see_index_and_element_or_key_and_value() {
 }
 
 #[test]
-fn what_fails_says_why_in_the_words_of_kube_apiserver() {
+fn errors_have_the_texts_of_kube_apiserver() {
     let cases = [
         ("self.missing == 1", "no such key: missing"),
         ("self.name + self.list[0] == ''", "no such overload"),

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parses_share_one_thread_and_long_ones_are_one_at_a_time() {
+    fn all_parsing_shares_one_thread_and_long_inputs_run_one_at_a_time() {
         let running = Arc::new(AtomicUsize::new(0));
         let parse_one = |is_long: bool| {
             let running = Arc::clone(&running);
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(ids.len(), 1, "one thread for all short texts");
         assert!(!ids.contains(&parse_one(true)), "what a long text used of its stack is given back");
         assert_eq!(parse(false, || -> u8 { panic!("as a parser may") }), Err(FAILED));
-        assert!(ids.contains(&parse_one(false)), "and the thread goes on");
+        assert!(ids.contains(&parse_one(false)), "and the thread continues");
     }
 
     #[test]

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_request_with_both_users() {
+    fn audit_log_has_one_line_per_request_with_both_users() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.log");
         let log = AuditLog::open(&path).unwrap();

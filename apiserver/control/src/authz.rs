@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_has_its_objects_from_when_they_are_stored_until_they_are_deleted() {
+    fn node_access_lasts_from_storage_to_deletion_of_its_objects() {
         let authorization = Authorization::new(Vec::new());
         for (group, plural) in
             [("resource.k8s.io", "resourceslices"), ("storage.k8s.io", "volumeattachments")]
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn administrators_alone_need_no_rules() {
+    fn only_administrators_need_no_rules() {
         let authorization = Authorization::new(Vec::new());
         // All users are bound to a role for probes, which allows nothing else.
         let mut asked = Attributes { verb: "delete".into(), path: "/readyz".into(), ..Attributes::default() };

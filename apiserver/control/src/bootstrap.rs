@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_start_changes_nothing_and_another_port_only_the_service() {
+    async fn second_start_writes_nothing_and_another_port_changes_only_the_service() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let facts = ServerFacts { service_cidr: "10.0.0.0/16", ca_certificate: "pem" };
         let start = async |port| {

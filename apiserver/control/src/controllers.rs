@@ -38,7 +38,7 @@ use self::external::ExternalControllers;
 use self::ownership::Ownership;
 use super::authz::Authorization;
 use super::flows::Flows;
-use super::objects::{Object, Objects};
+use super::objects::{Objects, StoredObject};
 use super::pki::Pki;
 
 /// What controllers need.
@@ -94,7 +94,7 @@ pub(super) fn start(context: &Arc<Context>, tasks: &Tasks) {
 }
 
 /// How long ago an object was created.
-fn age(object: &Object) -> Option<Duration> {
+fn age(object: &StoredObject) -> Option<Duration> {
     age_of(object.text("/metadata/creationTimestamp"))
 }
 
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_holds_up_its_own_name_alone() {
+    fn delayed_item_blocks_only_its_own_name() {
         let (begun, mut work) = (Arc::new(AtomicUsize::new(0)), NamedTasks::default());
         let count = || {
             let begun = Arc::clone(&begun);
@@ -158,7 +158,7 @@ mod tests {
                 begun.fetch_add(1, Ordering::Relaxed);
             }
         };
-        assert_eq!(work.ended().now_or_never(), None, "there is nothing");
+        assert_eq!(work.ended().now_or_never(), None, "the object does not exist");
         for name in ["hangs", "well", "well"] {
             let piece = count();
             work.begin(name, async move {

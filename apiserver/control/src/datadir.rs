@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_opener_is_refused_until_the_first_is_gone() {
+    fn second_opener_is_refused_until_the_first_has_closed() {
         let dir = tempfile::tempdir().unwrap();
         let first = DataDir::open(dir.path()).unwrap();
         assert!(matches!(DataDir::open(dir.path()), Err(EmbeddedError::InUse(_))));
@@ -128,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_tombolo_up_is_left_alone() {
+    fn directory_of_tombolo_up_is_refused_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(UP_FILE), "{}").unwrap();
         let error = DataDir::open(dir.path()).unwrap_err();
         assert!(matches!(error, EmbeddedError::OfTombolo(_)), "{error}");
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is written into it");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no file is written into the folder");
         assert!(!is_data_dir(dir.path()));
         let own = dir.path().join("cluster");
         DataDir::open(&own).unwrap();

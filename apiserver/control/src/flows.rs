@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_schema_without_its_level_is_passed_over() {
+    async fn flow_schema_without_its_level_is_skipped() {
         let (objects, flows) = flows(&[("a", 5, "mine", "ann")]).await;
         let asked = version("ann", &["system:authenticated"]);
         assert_eq!(sorted(&objects, &flows, &asked).0, "global-default");

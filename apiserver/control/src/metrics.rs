@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_by_what_exists() {
+    fn request_metrics_have_only_known_labels() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let metrics = RequestMetrics::new(
             Registry::new(tombolo_catalog::kinds()),

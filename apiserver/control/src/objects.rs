@@ -26,7 +26,7 @@ pub(super) fn v1(group: &str, plural: &str) -> Resource {
 
 /// A stored object.
 #[derive(Debug, Clone)]
-pub(super) struct Object {
+pub(super) struct StoredObject {
     /// Its key.
     pub(super) key: ObjectKey,
     /// Its UID.
@@ -37,7 +37,7 @@ pub(super) struct Object {
     pub(super) value: Value,
 }
 
-impl Object {
+impl StoredObject {
     fn read(stored: &Stored) -> Option<Self> {
         let value = serde_json::from_slice(&stored.body()).ok()?;
         Some(Self { key: stored.key.clone(), uid: stored.uid.clone(), revision: stored.revision, value })
@@ -143,13 +143,13 @@ impl Objects {
     }
 
     /// One object; `None` when there is none.
-    pub(super) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Object> {
+    pub(super) fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<StoredObject> {
         self.get_key(&ObjectKey::new(resource, namespace, name))
     }
 
     /// One object; `None` when there is none.
-    pub(super) fn get_key(&self, key: &ObjectKey) -> Option<Object> {
-        self.store.get(key).ok().flatten().and_then(|stored| Object::read(&stored))
+    pub(super) fn get_key(&self, key: &ObjectKey) -> Option<StoredObject> {
+        self.store.get(key).ok().flatten().and_then(|stored| StoredObject::read(&stored))
     }
 
     /// Whether the object exists.
@@ -163,8 +163,8 @@ impl Objects {
         &self,
         resource: &Resource,
         namespace: Option<&str>,
-    ) -> impl Iterator<Item = Object> + use<> {
-        self.list_raw(resource, namespace).into_iter().filter_map(|stored| Object::read(&stored))
+    ) -> impl Iterator<Item = StoredObject> + use<> {
+        self.list_raw(resource, namespace).into_iter().filter_map(|stored| StoredObject::read(&stored))
     }
 
     /// All objects of a resource as JSON text.
@@ -210,7 +210,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`StoreError::Conflict`] or [`StoreError::NotFound`] when it has, or another error of the store.
-    pub(super) async fn replace(&self, object: &Object) -> Result<Arc<Stored>, StoreError> {
+    pub(super) async fn replace(&self, object: &StoredObject) -> Result<Arc<Stored>, StoreError> {
         let (key, expected) = (object.key.clone(), Expect::Revision(object.revision));
         let write = put(object.uid.clone(), &object.value);
         self.store.commit(Mutation { key, expected, write }).await
@@ -223,7 +223,7 @@ impl Objects {
     pub(super) async fn update(
         &self,
         key: &ObjectKey,
-        mut edit: impl FnMut(&mut Object) -> Edit + Send,
+        mut edit: impl FnMut(&mut StoredObject) -> Edit + Send,
     ) -> Result<Option<Arc<Stored>>, StoreError> {
         let mut last = None;
         for _ in 0..UPDATE_TRIES {
@@ -272,7 +272,7 @@ mod tests {
         let first = objects.get(core("configmaps"), "default", "m").unwrap();
         objects.ensure(core("configmaps"), map).await.unwrap();
         assert_eq!(objects.get(core("configmaps"), "default", "m").unwrap().uid, first.uid);
-        let bump = |object: &mut Object| {
+        let bump = |object: &mut StoredObject| {
             let next = object.value["data"]["n"].as_u64().unwrap() + 1;
             object.value["data"]["n"] = json!(next);
             Edit::Put

@@ -63,7 +63,7 @@ impl StorageBackend for Disk {
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_serves_reads() {
+async fn full_disk_refuses_writes_and_serves_reads() {
     let dir = tempfile::tempdir().unwrap();
     let disk = Disk::new();
     let bound = disk.server(&dir).await;
@@ -75,14 +75,14 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
         let refused = objects.create(core("configmaps"), map("m")).await.unwrap_err();
         assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
     }
-    assert!(objects.exists(core("namespaces"), "", "default"), "reads go on");
+    assert!(objects.exists(core("namespaces"), "", "default"), "reads continue");
     assert_eq!(objects.store().revision(), before);
     disk.refuse(0);
     objects.create(core("configmaps"), map("m")).await.unwrap();
 }
 
 #[tokio::test]
-async fn ten_thousand_objects_are_back_at_once() {
+async fn ten_thousand_objects_load_quickly() {
     let dir = tempfile::tempdir().unwrap();
     let bound = Embedded::start(Options::new(dir.path())).await.unwrap();
     let objects = &bound.context.objects;
@@ -129,7 +129,7 @@ fn pem_of(text: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_full_store_refuses_growth_and_allows_deletion() {
+async fn full_store_refuses_growth_and_allows_deletion() {
     use tombolo_apicore::status::ApiError;
 
     const LEN_MAX: u64 = 4 << 20;
@@ -171,12 +171,12 @@ async fn a_full_store_refuses_growth_and_allows_deletion() {
     for _ in 0..3 {
         objects.update(&first.key, |_| objects::Edit::Put).await.unwrap();
     }
-    let grow = |object: &mut objects::Object| {
+    let grow = |object: &mut objects::StoredObject| {
         object.value["data"]["more"] = json!("x".repeat(64 * 1024));
         objects::Edit::Put
     };
     objects.update(&first.key, grow).await.unwrap_err();
-    let mark = |object: &mut objects::Object| {
+    let mark = |object: &mut objects::StoredObject| {
         object.value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         object.value["metadata"]["note"] = json!("x".repeat(1024));
         objects::Edit::Put
@@ -190,7 +190,7 @@ async fn a_full_store_refuses_growth_and_allows_deletion() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_address_and_no_port_is_given_twice() {
+async fn addresses_and_ports_are_never_allocated_twice() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = Options::new(dir.path());
     options.service_cidr = "10.0.0.0/27".into();
@@ -220,7 +220,7 @@ async fn no_address_and_no_port_is_given_twice() {
     // free.
     let mine = created.into_iter().flatten().next().unwrap();
     objects.update(&mine.key, |_| objects::Edit::Put).await.unwrap();
-    let steal = |object: &mut objects::Object| {
+    let steal = |object: &mut objects::StoredObject| {
         object.value["spec"]["clusterIPs"] = json!(["10.0.0.9"]);
         objects::Edit::Put
     };

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_good_in_its_time_and_a_minute_around_it() {
+    fn token_is_valid_in_its_time_plus_a_minute() {
         let claims = Claims { exp: NOW + 600, nbf: NOW, ..claims::tests::claims() };
         for (now, good) in [(NOW - 60, true), (NOW - 61, false), (NOW + 660, true), (NOW + 661, false)] {
             assert_eq!(check_times(&claims, now).is_ok(), good, "{now}");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_gone_another_or_long_deleted_ends_a_token() {
+    fn token_ends_when_its_object_is_gone_replaced_or_long_deleted() {
         let bound = BoundObject { name: "p".into(), uid: "u".into() };
         let check = |found, now| check_bound("pods", &bound, found, now);
         let living = |uid, deletion_timestamp| Some(Living { uid, deletion_timestamp });

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_warnings_are_kept_than_an_answer_can_show() {
+    fn admission_warnings_are_bounded_by_what_an_answer_can_show() {
         let warnings = Warnings::default();
         for number in 0..2000 {
             warnings.add("again");

@@ -28,8 +28,8 @@ use crate::query::path::Target;
 use crate::senders::{Payer, Sender, is_known};
 use crate::status::ApiError;
 
-use crate::load::{self, Authenticating, Load, Sending, Slot};
-pub use crate::load::{ANSWERS_LEN_MAX, Activity, BODIES_LEN_MAX, REQUESTS_MAX, WATCHES_MAX};
+use crate::request_limits::{self, Authenticating, RequestLimits, Sending, Slot};
+pub use crate::request_limits::{ANSWERS_LEN_MAX, Activity, BODIES_LEN_MAX, REQUESTS_MAX, WATCHES_MAX};
 
 use builder::{Builder, Parts};
 
@@ -83,7 +83,7 @@ impl ApiServer {
         };
         body::finish(&mut response, &method);
         if body::weight(&response).is_some() && response.extensions().get::<Arc<Sending>>().is_none() {
-            response.extensions_mut().insert(Sending::uncounted(&self.parts.load));
+            response.extensions_mut().insert(Sending::uncounted(&self.parts.limits));
         }
         response
     }
@@ -103,7 +103,7 @@ impl ApiServer {
             Ok(time) => time,
             Err(error) => return body::refusal(&error, &refused),
         };
-        let Some(permit) = self.parts.load.authenticate() else {
+        let Some(permit) = self.parts.limits.authenticate() else {
             return body::refusal(&too_many(), &refused);
         };
         let answering = self.answer_admitted(head, query, peer, request_body, permit);
@@ -141,8 +141,8 @@ impl ApiServer {
         // on its own.
         let payer = match impersonator.is_some() && sender.is_privileged() {
             true => {
-                let load = &self.parts.load;
-                load.sender(&attributes.identity, load.source(peer.remote.map(|address| address.ip())))
+                let limits = &self.parts.limits;
+                limits.sender(&attributes.identity, limits.source(peer.remote.map(|address| address.ip())))
             }
             false => Arc::clone(&sender),
         };
@@ -174,14 +174,14 @@ impl ApiServer {
         peer: &Peer,
         identity: &Identity,
     ) -> Option<Slot> {
-        let load = &self.parts.load;
+        let limits = &self.parts.limits;
         let connection = head.extensions.get::<Arc<ConnectionSlot>>();
-        let remote = || load.source(peer.remote.map(|address| address.ip()));
-        let sender = load.sender(identity, connection.map_or_else(remote, |slot| slot.source()));
-        if load.is_shared() && is_known(identity) && connection.is_some_and(|slot| !slot.prove(&sender)) {
+        let remote = || limits.source(peer.remote.map(|address| address.ip()));
+        let sender = limits.sender(identity, connection.map_or_else(remote, |slot| slot.source()));
+        if limits.is_shared() && is_known(identity) && connection.is_some_and(|slot| !slot.prove(&sender)) {
             return None;
         }
-        load.enter(query.verb == "watch", &sender)
+        limits.enter(query.verb == "watch", &sender)
     }
 
     async fn permitted<B>(&self, admitted: Admitted, request_body: B, slot: Slot) -> Response<Body>
@@ -199,7 +199,7 @@ impl ApiServer {
         };
         let mut response = outcome.unwrap_or_else(|error| body::refusal(&error, &accepted));
         if let (true, Some(slot)) = (ends, slot) {
-            response = load::sending(slot, response, &accepted);
+            response = request_limits::sending(slot, response, &accepted);
         }
         body::add_warnings(&mut response, deprecation.as_slice());
         response
@@ -250,11 +250,11 @@ impl ApiServer {
     /// Numbers of requests in progress and of watches, for metrics.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
-        self.parts.load.now()
+        self.parts.limits.now()
     }
 
-    pub(crate) fn counts(&self) -> &Arc<Load> {
-        &self.parts.load
+    pub(crate) fn counts(&self) -> &Arc<RequestLimits> {
+        &self.parts.limits
     }
 }
 

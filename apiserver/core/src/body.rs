@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_cut_only_when_all_together_are_too_long() {
+    fn warnings_are_truncated_only_when_too_long_in_total() {
         let around = "299 - \"\"".len();
         let long = |letter: &str| letter.repeat(1000);
         let four: Vec<String> = ["a", "b", "c", "d"].map(long).into();
@@ -394,7 +394,7 @@ mod tests {
 
     /// The authors of the objects in a list determine how much memory their tree takes.
     #[tokio::test]
-    async fn what_would_take_too_much_as_a_tree_is_not_written_anew() {
+    async fn answer_too_large_to_parse_is_not_reformatted() {
         let list = |parts: usize| format!(r#"{{"items":[{}0]}}"#, r#"{"":0},"#.repeat(parts));
         let asked = async |text: &str, accepted: Accepted| {
             let answer = document(StatusCode::OK, text.to_owned().into(), &accepted);
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_is_passed_on_says_in_its_head_when_to_come_again() {
+    fn forwarded_refusal_keeps_its_retry_after_header() {
         for (code, status, expected) in [
             (
                 429,

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::load::Load;
+use crate::request_limits::RequestLimits;
 use crate::senders::{Good, Sender, Source};
 
 /// Maximum number of concurrent connections, unless the server sets another; further ones wait in the listen queue of
@@ -32,7 +32,7 @@ const UNPROVEN_SHARE: usize = 4;
 pub(crate) struct ConnectionSlots {
     max: usize,
     unproven_max: usize,
-    load: Arc<Load>,
+    limits: Arc<RequestLimits>,
     state: Mutex<OpenConnections>,
     freed: Notify,
 }
@@ -64,10 +64,10 @@ pub(crate) struct ConnectionSlot {
 }
 
 impl ConnectionSlots {
-    pub(crate) fn new(max: usize, load: &Arc<Load>) -> Arc<Self> {
+    pub(crate) fn new(max: usize, limits: &Arc<RequestLimits>) -> Arc<Self> {
         let unproven_max = UNPROVEN_MAX.min(max / UNPROVEN_SHARE).max(1);
-        let (load, state) = (Arc::clone(load), Mutex::default());
-        Arc::new(Self { max, unproven_max, load, state, freed: Notify::new() })
+        let (limits, state) = (Arc::clone(limits), Mutex::default());
+        Arc::new(Self { max, unproven_max, limits, state, freed: Notify::new() })
     }
 
     /// Resolves when one more connection can be accepted. Where limits are divided among senders, unproven connections
@@ -80,7 +80,7 @@ impl ConnectionSlots {
                 if state.open < self.max {
                     return;
                 }
-                if self.load.is_shared() {
+                if self.limits.is_shared() {
                     self.end_one(&mut state, None);
                 }
             }
@@ -92,7 +92,7 @@ impl ConnectionSlots {
     pub(crate) fn enter(self: &Arc<Self>, source: Source) -> Arc<ConnectionSlot> {
         let mut state = self.state.lock();
         let end = CancellationToken::new();
-        if self.load.is_shared() {
+        if self.limits.is_shared() {
             let own = state.sources.get(&source).copied().unwrap_or(0);
             if own >= UNPROVEN_PER_SOURCE_MAX.min(self.unproven_max) {
                 self.end_one(&mut state, Some(source));
@@ -123,13 +123,13 @@ impl ConnectionSlots {
         let Some(number) = oldest.map(|(number, _)| *number) else { return };
         if let Some(ended) = state.remove(number) {
             ended.end.cancel();
-            self.load.connections.ended.fetch_add(1, Ordering::Relaxed);
+            self.limits.connections.ended.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn count(&self, state: &OpenConnections) {
-        self.load.connections.open.store(state.open, Ordering::Relaxed);
-        self.load.connections.unproven.store(state.unproven.len(), Ordering::Relaxed);
+        self.limits.connections.open.store(state.open, Ordering::Relaxed);
+        self.limits.connections.unproven.store(state.unproven.len(), Ordering::Relaxed);
     }
 }
 
@@ -167,7 +167,7 @@ impl ConnectionSlot {
         // Slots for new connections are kept free of proven ones.
         let whole = slots.max - slots.unproven_max.min(slots.max - 1);
         if state.proven >= sender.reach(whole) || !sender.take(Good::Connections, 1, whole) {
-            slots.load.connections.refused.fetch_add(1, Ordering::Relaxed);
+            slots.limits.connections.refused.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         *self.sender.lock() = Some(Arc::clone(sender));

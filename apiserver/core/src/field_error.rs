@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::gofmt::quoted;
 
@@ -182,18 +182,4 @@ pub fn aggregate(errors: impl IntoIterator<Item = String>) -> String {
         [one] => one.clone(),
         several => format!("[{}]", several.join(", ")),
     }
-}
-
-/// The message of a Status with reason Invalid (422). `kind` is `Kind` or `Kind.group`.
-#[must_use]
-pub fn invalid_message(kind: &str, name: &str, errors: &[FieldError]) -> String {
-    let list = aggregate(errors.iter().take(CAUSES_MAX).map(ToString::to_string));
-    format!("{kind} {} is invalid: {list}", quoted(name))
-}
-
-/// `details.causes` of a Status with reason Invalid.
-#[must_use]
-pub fn causes(errors: &[FieldError]) -> Value {
-    let cause = |error: &FieldError| json!({"reason": error.kind.reason(), "message": error.body(), "field": error.field});
-    Value::Array(errors.iter().take(CAUSES_MAX).map(cause).collect())
 }

@@ -114,15 +114,6 @@ impl KindInfo {
         }
     }
 
-    /// `Kind` or `Kind.group`, with the group of its storage: the name of the kind in messages about invalid objects.
-    #[must_use]
-    pub fn qualified_kind(&self) -> String {
-        match &*self.storage.group {
-            "" => self.kind.to_string(),
-            group => format!("{}.{group}", self.kind),
-        }
-    }
-
     /// Type of the objects.
     #[must_use]
     pub fn schema(&self) -> &Schema {

@@ -14,7 +14,7 @@ use crate::body::{self, Body};
 use crate::encode::{Encoder, ListMeta};
 use crate::kinds::KindInfo;
 use crate::query::params::{ListParams, Match};
-use crate::selector::Selection;
+use crate::selector::RequestSelection;
 use crate::senders::Payer;
 use crate::status::ApiError;
 use crate::store::{Revision, Snapshot, Store, StoreError, Stored};
@@ -41,7 +41,7 @@ pub struct ListRequest<'a> {
     /// The kind.
     pub kind: &'a KindInfo,
     /// The selected objects.
-    pub selection: Selection,
+    pub selection: RequestSelection,
     /// Revision and paging.
     pub params: ListParams,
 }

@@ -11,9 +11,10 @@ mod tests;
 use serde_json::Value;
 
 use crate::schema::decode::depth_over;
-use crate::schema::types::{SchemaPosition, json_type};
+use crate::schema::types::SchemaPosition;
 use crate::schema::{DEPTH_MAX, Schema};
 use crate::tree::value_bytes;
+use crate::value::json_type;
 
 /// Maximum number of operations in a JSON patch, as in kube-apiserver.
 pub const OPERATIONS_MAX: usize = 10_000;

@@ -13,6 +13,8 @@ pub mod decode;
 pub(crate) mod default;
 pub(crate) mod facts;
 pub mod format;
+pub(crate) mod judge;
+pub(crate) mod node_checks;
 pub mod rules;
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,7 @@ pub const SELECTOR_LEN_MAX: usize = 64 * 1024;
 
 /// The objects of a resource that a request selects.
 #[derive(Debug, Clone, Default)]
-pub struct Selection {
+pub struct RequestSelection {
     /// Only this namespace.
     pub namespace: Option<String>,
     /// Required labels.
@@ -28,7 +28,7 @@ pub struct Selection {
     pub fields: FieldSelector,
 }
 
-impl Selection {
+impl RequestSelection {
     /// Parses the parameters of a request.
     ///
     /// # Errors

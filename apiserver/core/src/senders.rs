@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_more_than_a_share_and_administrators_have_all() {
+    fn no_sender_exceeds_its_share_except_administrators() {
         let senders = Senders::default();
         let eve = senders.find(&user("eve"), HERE);
         let taken = (0..100).filter(|_| eve.take(Good::Requests, 1, 64)).count();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_of_a_namespace_are_one_and_strangers_are_told_apart_by_place() {
+    fn accounts_of_a_namespace_share_and_strangers_are_separated_by_address() {
         let senders = Senders::default();
         let account = |name: &str| senders.find(&user(&format!("system:serviceaccount:{name}")), HERE);
         assert!(Arc::ptr_eq(&account("shop:a"), &account("shop:b")));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_node_pods_are_told_apart_and_its_owner_has_all() {
+    fn pods_of_a_node_are_separate_senders_and_its_owner_is_unlimited() {
         let senders = Senders::on_node_of("kubelet");
         let source = |address: &str| senders.source(Some(address.parse().unwrap()));
         assert_ne!(source("fd00:7::1"), source("fd00:7::2"), "pods of one network");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_that_have_nothing_are_forgotten() {
+    fn idle_senders_are_forgotten() {
         let senders = Senders::default();
         for number in 0..10 * GONE_MAX {
             drop(senders.find(&user(&format!("u{number}")), HERE));

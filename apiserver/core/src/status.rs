@@ -8,7 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::attributes::Attributes;
-use crate::field_error::aggregate;
+use crate::field_error::{FieldError, aggregate};
 use crate::gofmt::quoted;
 use crate::store_error::StoreError;
 
@@ -36,6 +36,12 @@ impl Cause {
     #[must_use]
     pub fn new(reason: &str, field: &str, message: &str) -> Self {
         Self { reason: reason.to_owned(), field: field.to_owned(), message: message.to_owned() }
+    }
+}
+
+impl From<&FieldError> for Cause {
+    fn from(error: &FieldError) -> Self {
+        Self::new(error.kind.reason(), &error.field, &error.body())
     }
 }
 
@@ -238,7 +244,13 @@ impl ApiError {
 
     /// 422 `Invalid` with one cause per field.
     #[must_use]
-    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
+    pub fn invalid<C: Into<Cause>>(
+        group: &str,
+        kind: &str,
+        name: &str,
+        causes: impl IntoIterator<Item = C>,
+    ) -> Self {
+        let causes: Vec<Cause> = causes.into_iter().map(Into::into).collect();
         let text = aggregate(causes.iter().map(|cause| match cause.field.as_str() {
             "" => cause.message.clone(),
             field => format!("{field}: {}", cause.message),

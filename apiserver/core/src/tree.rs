@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_small_parts_take_many_times_their_text_and_strings_nothing() {
+    fn memory_estimate_counts_small_parts_many_times_and_strings_once() {
         for (part, times) in [(r#"{"":0},"#, 90), (r#"[0],"#, 40), (r#""","#, 20), ("0,", 30)] {
             let text = format!("[{}0]", part.repeat(10_000));
             assert!(tree_bytes(text.as_bytes()) > times * text.len(), "{part}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_takes_at_most_what_its_nodes_take() {
+    fn yaml_memory_is_bounded_by_its_node_count() {
         let text = "- - {a: 0}\n".repeat(100);
         assert!(read_bytes(text.as_bytes(), true) > 100 * 4 * YAML_NODE_BYTES);
         let text = "- 0\n".repeat(500_000);

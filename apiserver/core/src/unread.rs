@@ -14,7 +14,7 @@ use http::request;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, SizeHint};
 
-use crate::load::BODY_LEN_MAX;
+use crate::request_limits::BODY_LEN_MAX;
 
 /// Maximum number of bytes of such a body that are received: three times the largest accepted body. So a client that
 /// sends a body that is too large still gets the answer, and so does one that is refused for another reason.

@@ -27,6 +27,18 @@ pub fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
+/// The JSON name of a value's type, as in messages of the Go decoder.
+pub(crate) fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// The mutable value at a path, if it exists.
 #[must_use]
 pub fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Value> {

@@ -21,10 +21,10 @@ use crate::event_cache::{SameKind, ShownKey};
 use crate::history::{Change, ChangeKind, ChangeStream, Histories};
 use crate::kinds::KindInfo;
 use crate::list;
-use crate::load::Slot;
 use crate::query::params::ListParams;
 use crate::registry::Registry;
-use crate::selector::Selection;
+use crate::request_limits::Slot;
+use crate::selector::RequestSelection;
 use crate::status::ApiError;
 use crate::store::{Revision, Store, StoreError, Stored};
 use crate::stored::Newest;
@@ -63,7 +63,7 @@ pub struct WatchRequest {
     /// The kind.
     pub kind: Arc<KindInfo>,
     /// The selected objects.
-    pub selection: Selection,
+    pub selection: RequestSelection,
     /// Revision, initial events, bookmarks, timeout.
     pub params: ListParams,
     /// The form of the objects.

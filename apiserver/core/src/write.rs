@@ -450,12 +450,7 @@ fn unreadable(error: &DecodeError) -> ApiError {
 
 /// 422 with the causes of field errors, which refer to the kind as stored.
 fn invalid(kind: &KindInfo, name: &str, errors: &[FieldError]) -> ApiError {
-    let cause = |error: &FieldError| {
-        let text = error.to_string();
-        let message = text.strip_prefix(&format!("{}: ", error.field)).unwrap_or(&text);
-        Cause::new(error.kind.reason(), &error.field, message)
-    };
-    ApiError::invalid(&kind.storage.group, &kind.kind, name, errors.iter().map(cause).collect())
+    ApiError::invalid(&kind.storage.group, &kind.kind, name, errors)
 }
 
 #[cfg(test)]

@@ -49,7 +49,7 @@ mod tests {
     use crate::doctor::Level;
 
     #[test]
-    fn nodes_that_exist_twice_are_named_once() {
+    fn duplicate_nodes_are_named_once() {
         let judged = |nodes: &[&str]| {
             let mut report = Report::new(|_| ());
             judge(&nodes.iter().map(|node| (*node).to_owned()).collect(), &mut report);

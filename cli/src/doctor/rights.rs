@@ -77,7 +77,7 @@ pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Repor
     if serves_kubeedge_edges(api, kept).await {
         let kubeedge = manifest::kubeedge_edges(&api.namespace);
         granted(api, &cloudcore, &kubeedge, report, |report, check, text| {
-            report.fail(check, text, format!("Apply {}: stock KubeEdge nodes connect here", kubeedge.file));
+            report.fail(check, text, format!("Apply {}: KubeEdge nodes connect here", kubeedge.file));
         })
         .await;
     }
@@ -85,7 +85,7 @@ pub(super) async fn examine(api: &Reached, kept: &Inspection, report: &mut Repor
     protections(api, report).await;
 }
 
-/// Whether stock KubeEdge nodes may connect: the shared token is on, or there is a record of deliveries to one of them.
+/// Whether KubeEdge nodes may connect: the shared token is on, or there is a record of deliveries to one of them.
 async fn serves_kubeedge_edges(api: &Reached, kept: &Inspection) -> bool {
     if !matches!(kept.token, Ok(None)) {
         return true;

@@ -11,7 +11,7 @@ use super::{DoctorOptions, Report};
 const CONFIG_MAP: (&str, &str) = ("tombolo-cloudcore", "cloudcore.yaml");
 
 /// Advice about modules that do not exist.
-const ADVICE: &str = "Disable them in the file, or keep workloads that need them on stock KubeEdge: see docs/migrating-from-kubeedge.md";
+const ADVICE: &str = "Disable them in the file, or keep workloads that need them on KubeEdge: see docs/migrating-from-kubeedge.md";
 
 /// Examines the given file, or else the settings in the cluster; reports nothing if there are none. Returns the
 /// listeners that they configure.

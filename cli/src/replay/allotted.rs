@@ -77,7 +77,7 @@ mod tests {
 
     /// Fields that the run cluster's plugins added to a pod stay, because no API server lets them be removed.
     #[test]
-    fn of_a_pod_changes_what_may_change() {
+    fn only_mutable_pod_fields_are_replayed() {
         let container = |name: &str, image: &str| json!({"name": name, "image": image});
         let mounted = json!({"name": "a", "image": "a:1", "volumeMounts": [{"name": "token"}]});
         let present = json!({"spec": {"containers": [mounted], "tolerations": [{"key": "run"}], "volumes": [{"name": "token"}]}});

@@ -84,18 +84,6 @@ impl ReplayTarget {
     /// # Errors
     /// When a part cannot be started.
     pub async fn start() -> Result<Self> {
-        Self::start_with(None).await
-    }
-
-    /// As [`Self::start`], with a cloudcore that records into this folder.
-    ///
-    /// # Errors
-    /// When a part cannot be started.
-    pub async fn start_recording(folder: &Path) -> Result<Self> {
-        Self::start_with(Some(folder)).await
-    }
-
-    async fn start_with(record: Option<&Path>) -> Result<Self> {
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         let (api, api_drain) = StartedPart::new();
         let bound = embedded::Embedded::start(embedded::Options::new(folder.path().join("cluster"))).await?;
@@ -104,7 +92,6 @@ impl ReplayTarget {
         let client = Client::try_from(kube.clone())?;
         let (cloud, cloud_drain) = StartedPart::new();
         let mut config = tombolo_cloud::Config::local(&folder.path().join("cloud"));
-        config.record = record.map(Path::to_owned);
         // The run's API must contain only what the recording contains, without objects of controllers.
         config.grids.enabled = false;
         let bound = tombolo_cloud::App::build(config, tombolo_cloud::Kube::from_config(kube)?).await?;

@@ -224,12 +224,15 @@ mod tests {
         assert_eq!(text.lines().count(), 1);
         assert!(text.starts_with("edge-2: away, delivered 2"));
         table.terminal = true;
-        assert!(!table.redraw(&of(&[row("edge-1", 1)]), WINDOW).contains('\x1b'), "nothing was drawn before");
+        assert!(
+            !table.redraw(&of(&[row("edge-1", 1)]), WINDOW).contains('\x1b'),
+            "the table was not drawn before"
+        );
         assert!(table.redraw(&of(&[row("edge-1", 1)]), WINDOW).starts_with("\x1b[2A"));
     }
 
     #[test]
-    fn what_a_window_cannot_show_is_left_out() {
+    fn rows_that_do_not_fit_the_window_are_left_out() {
         let mut table = Table { terminal: true, drawn: 0, last: Vec::new() };
         let rows: Vec<Row> = (10..60).map(|number| row(&format!("edge-{number}"), 1)).collect();
         let length = layout(&nodes(rows.clone()))[1].chars().count();

@@ -77,7 +77,7 @@ async fn built(kube: Kube) -> (Result<Bound, AppError>, TempDir) {
 
 /// Each call is refused once, with every status code by which a server says that it is busy.
 #[tokio::test(start_paused = true)]
-async fn a_busy_api_server_is_waited_for_at_every_step_of_the_start() {
+async fn every_start_step_waits_for_a_busy_api_server() {
     for code in [429, 500, 503, 504] {
         let (kube, calls) = cluster(move |_, before| (before == 0).then_some(code));
         let (bound, _folder) = built(kube).await;
@@ -89,7 +89,7 @@ async fn a_busy_api_server_is_waited_for_at_every_step_of_the_start() {
 
 /// The intervals between requests grow.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stays_busy_is_asked_at_growing_intervals() {
+async fn busy_server_is_retried_at_growing_intervals() {
     let ready = Arc::new(AtomicBool::new(false));
     let is_ready = Arc::clone(&ready);
     let (kube, calls) = cluster(move |_, _| (!is_ready.load(Ordering::SeqCst)).then_some(503));
@@ -104,7 +104,7 @@ async fn a_server_that_stays_busy_is_asked_at_growing_intervals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_get_better_ends_the_start() {
+async fn permanent_error_ends_the_start() {
     let refused: [(&str, &[u16]); 3] = [
         ("/secrets/casecret", &[401, 403]),
         ("/namespaces/kube-system", &[401, 403, 404]),

@@ -7,7 +7,7 @@ use tombolo_link::TlsError;
 
 use super::identities::IdentityError;
 use super::secrets::SecretError;
-use crate::startup_retry::Trouble;
+use crate::startup_retry::Retryable;
 
 /// Why certificates or tokens are not ready.
 #[derive(Debug, Error)]
@@ -79,7 +79,7 @@ pub enum BootstrapError {
     },
 }
 
-impl Trouble for BootstrapError {
+impl Retryable for BootstrapError {
     fn is_passing(&self) -> bool {
         match self {
             Self::Secret(error) | Self::Identities(IdentityError::Secret(error)) => error.is_passing(),

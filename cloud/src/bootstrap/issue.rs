@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tombolo_link::identity::PeerCertificate;
 use tombolo_proto::NodeId;
-use tombolo_runtime::door::Working;
+use tombolo_runtime::connection_limiter::Working;
 use tombolo_runtime::{Backoff, BackoffConfig};
 
 use super::Inner;

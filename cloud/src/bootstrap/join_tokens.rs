@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_are_used_up_make_room_and_others_do_not() {
+    fn only_used_up_tokens_make_room_for_new_ones() {
         let id = |number: usize| number.to_string();
         let mut tokens: BTreeMap<_, _> = (0..TOKENS_MAX)
             .map(|number| (id(number), stored(u32::from(number > 1), 100 - number.min(9) as u64)))
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(
             (tokens.len(), tokens.contains_key("1")),
             (TOKENS_MAX - 1, false),
-            "the first to end goes"
+            "the first to expire is dropped"
         );
         tokens.insert("new".to_owned(), stored(1, 100));
         make_room(&mut tokens, 50).expect("another one is");
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_that_are_remembered_are_few() {
+    fn remembered_joins_per_token_are_bounded() {
         let mut token = stored(100, 100);
         for number in 0..=REMEMBERED_JOINS_MAX {
             token.count(JoinId(number as u64));

@@ -20,7 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tombolo_apicore::unread::Unread;
 use tombolo_link::tls::{ServerTls, provider};
 use tombolo_runtime::Drain;
-use tombolo_runtime::door::{Waiting, Working};
+use tombolo_runtime::connection_limiter::{Waiting, Working};
 
 use super::Inner;
 use super::error::BootstrapError;
@@ -66,7 +66,7 @@ pub(super) async fn run(inner: Arc<Inner>, listener: TcpListener, drain: Drain) 
             Some(()) = connections.next() => {}
             accepted = listener.accept() => match accepted {
                 // Without a free slot the connection is closed here.
-                Ok((socket, remote)) => match inner.door.enter(remote.ip()) {
+                Ok((socket, remote)) => match inner.limiter.enter(remote.ip()) {
                     Ok(slot) => connections.push(connection(Arc::clone(&inner), slot, socket)),
                     Err(reason) => tracing::debug!(%remote, %reason, "join connection refused"),
                 },

@@ -10,7 +10,7 @@ use hyper::body::Body;
 use rustls_pki_types::CertificateDer;
 use tombolo_link::identity::{PeerCertificate, certificate_of};
 use tombolo_proto::NodeId;
-use tombolo_runtime::door::{Source, Working};
+use tombolo_runtime::connection_limiter::{Source, Working};
 
 use super::Inner;
 use super::csr;

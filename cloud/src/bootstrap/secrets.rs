@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use futures::future::BoxFuture;
 use thiserror::Error;
 
-use crate::startup_retry::Trouble;
+use crate::startup_retry::Retryable;
 
 pub use cluster::{ClusterSecrets, OWN_LABEL};
 
@@ -57,7 +57,7 @@ pub enum SecretError {
     },
 }
 
-impl Trouble for SecretError {
+impl Retryable for SecretError {
     fn is_passing(&self) -> bool {
         match self {
             // Other replicas start at the same time.

@@ -24,7 +24,7 @@ fn keys_are_read_and_listeners_can_be_turned_off() {
 }
 
 #[test]
-fn unknown_keys_are_refused_with_their_place() {
+fn unknown_keys_are_refused_with_their_position() {
     let error = Config::parse("nodeLimit: 5\nnodeLimits: 6\n").expect_err("a typing mistake").to_string();
     assert!(error.contains("nodeLimits") && error.contains("line 2"), "{error}");
     let error = Config::parse("listen:\n  websocket: nowhere\n").expect_err("no address").to_string();
@@ -60,7 +60,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn what_is_printed_is_what_is_read() {
+fn printed_configuration_reads_back() {
     let full = default_config().expect("text");
     assert_eq!(Config::parse(&full).expect("our own text"), Config::default());
     assert_eq!(Config::parse(min_config()).expect("our own text"), Config::default());

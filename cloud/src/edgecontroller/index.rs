@@ -30,7 +30,7 @@ use tombstones::Tombstones;
 use super::PodManager;
 use super::kind::Kind;
 use super::node_object_cache::{Cached, NodeObjectCache};
-use super::sightings::Sighting;
+use super::observed_versions::ObservedVersion;
 use super::trim::Trimmed;
 use crate::kube::{ObjectError, ObjectEvent, RawObject, is_refusal};
 
@@ -275,7 +275,7 @@ impl Index {
 
     fn applied(&mut self, kind: Kind, raw: RawObject) -> Result<(), ObjectError> {
         let _permit = raw.permit();
-        self.down.saw(Sighting {
+        self.down.saw(ObservedVersion {
             key: raw.key(&kind.resource()),
             uid: raw.uid()?,
             revision: raw.revision()?,

@@ -10,7 +10,7 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Uid};
 
 use super::LocationCache;
 use super::kind::Kind;
-use super::sightings::{Sighting, Sightings};
+use super::observed_versions::{ObservedVersion, ObservedVersions};
 use super::written::{Known, Order, Written};
 use crate::kube::resources;
 
@@ -21,7 +21,7 @@ pub struct NodeObjectCache {
     pub(super) nodes: DashMap<NodeId, NodeState>,
     pub(super) objects: DashMap<ObjectKey, Cached, KeyHashes>,
     revision: AtomicU64,
-    sightings: Sightings,
+    observed_versions: ObservedVersions,
     written: Written,
     /// Mirror pods that were ignored, counted each time that a watch reports one.
     unheeded: AtomicU64,
@@ -246,13 +246,13 @@ impl NodeObjectCache {
 
     /// The most recently watched versions, as evidence of which history the watches follow.
     #[must_use]
-    pub fn sightings(&self) -> &Sightings {
-        &self.sightings
+    pub fn observed_versions(&self) -> &ObservedVersions {
+        &self.observed_versions
     }
 
-    pub(super) fn saw(&self, sighting: Sighting) {
-        self.revision.fetch_max(sighting.revision.0, Ordering::Relaxed);
-        self.sightings.note(sighting);
+    pub(crate) fn saw(&self, observed: ObservedVersion) {
+        self.revision.fetch_max(observed.revision.0, Ordering::Relaxed);
+        self.observed_versions.note(observed);
     }
 
     /// Number of edge nodes, objects and bound pods in memory.
@@ -319,7 +319,7 @@ impl NodeObjectCache {
             state.joined
         });
         self.revision.store(0, Ordering::Relaxed);
-        self.sightings.clear();
+        self.observed_versions.clear();
         self.set_index_bytes(0);
     }
 

@@ -239,24 +239,24 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_many_references_leaves_the_others_their_turns() {
+    fn node_with_many_references_does_not_starve_others() {
         let mut reads = Reads::default();
         (0..4096).for_each(|number| reads.add(&node("hog"), read(&format!("s{number}"))));
         reads.add(&node("a"), read("a"));
         reads.add(&node("b"), Read::Pods(node("b")));
         let first = running(&mut reads);
-        assert_eq!(first.len(), NODE_READS_MAX + 2, "one node does not take all places");
+        assert_eq!(first.len(), NODE_READS_MAX + 2, "one node does not occupy all slots");
         assert!(first[..3].contains(&read("a")) && first[..3].contains(&Read::Pods(node("b"))), "turns");
         for number in 0..40 {
             reads.add(&node(&format!("n{number}")), read(&format!("n{number}")));
         }
-        assert_eq!(running(&mut reads).len(), READS_MAX - first.len(), "all places are taken");
+        assert_eq!(running(&mut reads).len(), READS_MAX - first.len(), "all slots are occupied");
         first.iter().for_each(|read| reads.ended(read));
         assert_eq!(running(&mut reads).len(), first.len());
     }
 
     #[test]
-    fn what_fails_waits_outside_of_the_places_ever_longer() {
+    fn failed_read_backs_off_without_holding_a_slot() {
         let (mut reads, mut now) = (Reads::default(), Instant::now());
         for number in 0..100 {
             reads.add(&node(&format!("n{}", number % 20)), read(&format!("s{number}")));
@@ -268,7 +268,7 @@ mod tests {
         }
         assert_eq!((failed, reads.taken, reads.running.len()), (100, 0, 0));
         reads.add(&node("other"), read("good"));
-        assert_eq!(running(&mut reads), [read("good")], "a hundred failures hold up nobody");
+        assert_eq!(running(&mut reads), [read("good")], "a hundred failures delay no other read");
         reads.ended(&read("good"));
         let mut waits = Vec::new();
         for _ in 0..14 {
@@ -285,14 +285,14 @@ mod tests {
     }
 
     #[test]
-    fn a_read_ends_with_the_need_for_it_and_begins_anew_with_a_new_one() {
+    fn read_ends_with_its_need_and_restarts_with_a_new_one() {
         let (mut reads, now) = (Reads::default(), Instant::now());
         for number in 0..SWEEP_MIN {
             reads.add(&node("a"), read(&format!("s{number}")));
             let one = reads.next(|_| true).expect("a place");
             reads.failed(one, now, |read| *read == self::read("s1"));
         }
-        assert_eq!((reads.later.len(), reads.known.len()), (1, 1), "what nobody needs is forgotten");
+        assert_eq!((reads.later.len(), reads.known.len()), (1, 1), "objects without users are forgotten");
         assert!(reads.next(|_| true).is_none(), "it waits");
         reads.add(&node("b"), read("s1"));
         assert_eq!(reads.next(|_| true), Some(read("s1")), "somebody needs it now");
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_is_wanted_while_it_runs_is_made_once_more() {
+    fn read_requested_while_running_is_repeated() {
         let mut reads = Reads::default();
         reads.add(&node("a"), read("s"));
         reads.add(&node("a"), read("s"));

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_refers_to_much_goes_without_and_the_others_have_theirs() {
+    fn pods_with_the_most_references_go_without() {
         assert_eq!(names(&[("a", "a1", 0..1536)]), ["a1"], "the whole share");
         assert_eq!(names(&[("a", "a1", 0..1537)]), [""; 0]);
         let pods = [("a", "a1", 0..1400), ("a", "a2", 0..1536), ("b", "b1", 0..100), ("b", "b2", 0..30)];
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_that_ask_for_too_much_have_equal_parts_and_nothing_lies_idle() {
+    fn oversized_namespaces_get_equal_parts_and_no_room_is_wasted() {
         let parts: Vec<_> = (0..60).map(|number| format!("{number:02}")).collect();
         let pods = parts.iter().zip(0..).flat_map(|(name, n)| {
             ["a", "b"].map(|namespace| (namespace, format!("{namespace}{name}"), n * 20..n * 20 + 20))

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_sorted_and_carry_no_ballast() {
+    fn bodies_are_sorted_and_trimmed() {
         let body = pod(|_| {}).object.body;
         let expected = concat!(
             r#"{"apiVersion":"v1","kind":"Pod","metadata":{"generation":1,"labels":{"a":"2","b":"1"},"#,
@@ -202,7 +202,7 @@ mod tests {
 
     /// What changed is unknown, so everything may have changed.
     #[test]
-    fn nothing_is_the_same_of_what_was_not_read() {
+    fn unparsed_objects_never_count_as_equal() {
         let unread = || {
             let metadata = json!({"name": "p", "namespace": "d", "uid": "u", "resourceVersion": "7"});
             let mut raw = RawObject::new(json!({"metadata": metadata, "spec": {"nodeName": "n"}}));
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_node_acts_on_is_significant_in_a_pod() {
+    fn only_fields_that_a_node_uses_are_significant_in_a_pod() {
         let base = pod(|_| {});
         for (what, change) in [
             ("revision", json!({"metadata": {"resourceVersion": "8"}})),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_of_nodes_do_not_travel_and_images_cause_no_delivery() {
+    fn node_heartbeats_are_trimmed_and_image_changes_cause_no_delivery() {
         let node = |time: &str, image: &str| {
             let value = json!({
                 "metadata": {"name": "n", "uid": "u", "resourceVersion": "1"},

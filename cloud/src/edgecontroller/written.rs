@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_both_counts_and_what_the_watches_show_is_forgotten() {
+    fn newest_version_counts_and_is_forgotten_once_watched() {
         let (written, at) = (Written::default(), |revision| Some(CloudRevision(revision)));
         let newest = |name: &str, watched| written.newest(&key(name), watched).revision;
         assert_eq!((newest("a", None), newest("a", at(3))), (None, at(3)));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_counts_to_the_last_letter() {
+    fn status_hash_covers_every_byte() {
         let of = |text: &str| Known::of(text.as_bytes());
         let known = of(r#"{"metadata":{"resourceVersion":"7"},"status":{"beat":1}}"#);
         let labelled = of(r#"{"metadata":{"resourceVersion":"8","labels":{}},"status":{"beat":1}}"#);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_knows_what_those_before_it_have_written() {
+    fn report_knows_results_of_earlier_reports() {
         let written = Written::default();
         let [first, second] = [written.received(), written.received()];
         let known =
@@ -206,11 +206,11 @@ mod tests {
         assert_eq!(written.by_one_before(&key("a"), second), None);
         assert_eq!(noted(known(5, 1), Some(first)), [None, Some(known(5, 1))]);
         assert_eq!(noted(known(6, 1), None), [None, Some(known(6, 1))], "written beside it");
-        assert_eq!(noted(known(7, 2), None), [None, None], "whose status that is nobody knows here");
+        assert_eq!(noted(known(7, 2), None), [None, None], "it is unknown here whose status that is");
     }
 
     #[test]
-    fn no_more_is_kept_than_the_bound() {
+    fn written_versions_are_bounded() {
         let written = Written::default();
         for number in 0..2 * WRITTEN_MAX {
             let known = Known { revision: Some(CloudRevision(1)), status: None };

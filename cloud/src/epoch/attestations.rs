@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use tombolo_proto::{NodeId, Uid};
 
 use crate::attestation::Attester;
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 
 /// Age after which edges are given a new attestation.
 const ATTEST_INTERVAL: Duration = Duration::from_secs(60);
@@ -27,7 +27,7 @@ const WAITING_SLACK: usize = 64;
 pub(crate) struct Attestations {
     attester: Attester,
     cluster: Uid,
-    known: ArcSwap<CheckedReach>,
+    known: ArcSwap<CheckedProgress>,
     pending: Mutex<Pending>,
     asked: Notify,
     complained: Mutex<Option<Instant>>,
@@ -35,8 +35,8 @@ pub(crate) struct Attestations {
 
 /// The result of the keeper's last check.
 #[derive(Debug)]
-struct CheckedReach {
-    reach: Reach,
+struct CheckedProgress {
+    progress: HistoryProgress,
     /// The attestation given to the edges; somewhat older than the rest.
     proof: Bytes,
     made: Instant,
@@ -45,7 +45,7 @@ struct CheckedReach {
 #[derive(Debug, Default)]
 struct Pending {
     /// The highest claim not yet answered.
-    claim: Option<Reach>,
+    claim: Option<HistoryProgress>,
     waiting: SessionWaiters,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum AttestationCheck {
     /// It was not made by a cloudcore of this cluster, or with another CA.
     Invalid,
     /// It says more than this replica knows; ask with [`Attestations::ask`].
-    News(Reach),
+    News(HistoryProgress),
 }
 
 /// The answer to a claim. Closed.
@@ -76,14 +76,14 @@ pub(crate) enum ClaimOutcome {
 #[derive(Debug)]
 pub(crate) struct Asked {
     /// The claim; `None` when the check was due anyway.
-    pub(crate) claim: Option<Reach>,
+    pub(crate) claim: Option<HistoryProgress>,
     waiting: SessionWaiters,
 }
 
 impl Attestations {
-    pub(crate) fn new(attester: Attester, cluster: Uid, reach: Reach) -> Self {
-        let (proof, made) = (attester.attest(&cluster, reach), Instant::now());
-        let known = ArcSwap::from_pointee(CheckedReach { reach, proof, made });
+    pub(crate) fn new(attester: Attester, cluster: Uid, progress: HistoryProgress) -> Self {
+        let (proof, made) = (attester.attest(&cluster, progress), Instant::now());
+        let known = ArcSwap::from_pointee(CheckedProgress { progress, proof, made });
         let (pending, complained) = (Mutex::default(), Mutex::default());
         Self { attester, cluster, known, pending, asked: Notify::new(), complained }
     }
@@ -95,22 +95,22 @@ impl Attestations {
 
     /// Records a consistent read. Edges get a new attestation only when the epoch changed or theirs is old, because
     /// each edge stores it.
-    pub(crate) fn publish(&self, reach: Reach) {
+    pub(crate) fn publish(&self, progress: HistoryProgress) {
         let known = self.known.load();
-        let same_epoch = known.reach.generation == reach.generation;
+        let same_epoch = known.progress.generation == progress.generation;
         let fresh = same_epoch && known.made.elapsed() < ATTEST_INTERVAL;
-        let (proof, made) = match fresh || known.reach == reach {
+        let (proof, made) = match fresh || known.progress == progress {
             true => (known.proof.clone(), known.made),
-            false => (self.attester.attest(&self.cluster, reach), Instant::now()),
+            false => (self.attester.attest(&self.cluster, progress), Instant::now()),
         };
-        self.known.store(CheckedReach { reach, proof, made }.into());
+        self.known.store(CheckedProgress { progress, proof, made }.into());
     }
 
     /// Evaluates an attestation. Makes no API call.
     pub(crate) fn judge(&self, proof: &[u8]) -> AttestationCheck {
         match self.attester.read(&self.cluster, proof) {
             None => AttestationCheck::Invalid,
-            Some(claim) if claim.exceeds(&self.known.load().reach) => AttestationCheck::News(claim),
+            Some(claim) if claim.exceeds(&self.known.load().progress) => AttestationCheck::News(claim),
             Some(_) => AttestationCheck::Known,
         }
     }
@@ -118,7 +118,7 @@ impl Attestations {
     /// Requests an immediate check. All requests before the check begins are answered together. Per node, at most one
     /// request is with the keeper and one waits for its next check; a newer request replaces the waiting one, which
     /// gets no answer.
-    pub(crate) fn ask(&self, node: &NodeId, claim: Reach) -> oneshot::Receiver<ClaimOutcome> {
+    pub(crate) fn ask(&self, node: &NodeId, claim: HistoryProgress) -> oneshot::Receiver<ClaimOutcome> {
         let (answer, outcome) = oneshot::channel();
         let mut pending = self.pending.lock();
         if pending.waiting.len() >= WAITING_SLACK {
@@ -189,110 +189,113 @@ mod tests {
         Uid::parse("here").expect("valid")
     }
 
-    fn reach(generation: u64, beat: u64, revision: u64) -> Reach {
-        Reach { generation, beat, revision: CloudRevision(revision) }
+    fn progress(generation: u64, beat: u64, revision: u64) -> HistoryProgress {
+        HistoryProgress { generation, beat, revision: CloudRevision(revision) }
     }
 
     fn node(name: &str) -> NodeId {
         NodeId::parse(name).expect("a name")
     }
 
-    fn attested(reach: Reach) -> Bytes {
-        Attester::new(b"secret").expect("cryptography works").attest(&cluster(), reach)
+    fn attested(progress: HistoryProgress) -> Bytes {
+        Attester::new(b"secret").expect("cryptography works").attest(&cluster(), progress)
     }
 
-    fn at(reach: Reach) -> Attestations {
-        Attestations::new(Attester::new(b"secret").expect("cryptography works"), cluster(), reach)
+    fn at(progress: HistoryProgress) -> Attestations {
+        Attestations::new(Attester::new(b"secret").expect("cryptography works"), cluster(), progress)
     }
 
     #[test]
-    fn only_what_is_newer_than_what_is_known_is_asked_about() {
-        let testimony = at(reach(5, 7, 100));
-        for known in [reach(5, 7, 100), reach(5, 6, 99), reach(4, 99, 1_000_000), reach(0, 0, 0)] {
-            assert_eq!(testimony.judge(&attested(known)), AttestationCheck::Known, "{known:?}");
+    fn only_newer_attestations_cause_an_epoch_read() {
+        let attestations = at(progress(5, 7, 100));
+        for known in [progress(5, 7, 100), progress(5, 6, 99), progress(4, 99, 1_000_000), progress(0, 0, 0)]
+        {
+            assert_eq!(attestations.judge(&attested(known)), AttestationCheck::Known, "{known:?}");
         }
-        for news in [reach(5, 7, 101), reach(5, 8, 1), reach(6, 0, 1), reach(u64::MAX, 0, u64::MAX)] {
-            assert_eq!(testimony.judge(&attested(news)), AttestationCheck::News(news));
+        for news in
+            [progress(5, 7, 101), progress(5, 8, 1), progress(6, 0, 1), progress(u64::MAX, 0, u64::MAX)]
+        {
+            assert_eq!(attestations.judge(&attested(news)), AttestationCheck::News(news));
         }
         for odd in [&b""[..], b"x", &[0xff; 57], &[1; 57]] {
-            assert_eq!(testimony.judge(odd), AttestationCheck::Invalid);
+            assert_eq!(attestations.judge(odd), AttestationCheck::Invalid);
         }
     }
 
     #[tokio::test]
-    async fn one_answer_serves_all_that_wait() {
-        let testimony = at(reach(5, 7, 100));
-        let first = testimony.ask(&node("a"), reach(5, 7, 103));
-        let second = testimony.ask(&node("b"), reach(5, 8, 101));
-        testimony.wanted().await;
-        let asked = testimony.take();
-        assert_eq!(asked.claim, Some(reach(5, 8, 103)), "all that they know");
+    async fn one_epoch_read_serves_all_waiting_checks() {
+        let attestations = at(progress(5, 7, 100));
+        let first = attestations.ask(&node("a"), progress(5, 7, 103));
+        let second = attestations.ask(&node("b"), progress(5, 8, 101));
+        attestations.wanted().await;
+        let asked = attestations.take();
+        assert_eq!(asked.claim, Some(progress(5, 8, 103)), "all that they know");
         // The API server does not answer: no session gets an answer, and new requests wait with the others.
-        let third = testimony.ask(&node("c"), reach(5, 7, 107));
+        let third = attestations.ask(&node("c"), progress(5, 7, 107));
         drop(second);
-        testimony.put_back(asked);
-        let asked = testimony.take();
+        attestations.put_back(asked);
+        let asked = attestations.take();
         assert_eq!(
             (asked.claim, asked.waiting.len()),
-            (Some(reach(5, 8, 107)), 2),
-            "who has gone is forgotten"
+            (Some(progress(5, 8, 107)), 2),
+            "disconnected nodes are forgotten"
         );
         asked.answer(ClaimOutcome::Holds);
         assert_eq!((first.await, third.await), (Ok(ClaimOutcome::Holds), Ok(ClaimOutcome::Holds)));
-        assert_eq!(testimony.take().claim, None);
+        assert_eq!(attestations.take().claim, None);
     }
 
     #[tokio::test]
-    async fn of_a_node_the_newest_question_waits_and_one_is_in_the_hands_of_the_keeper() {
-        let testimony = at(reach(5, 7, 100));
-        let ask = || testimony.ask(&node("a"), reach(5, 7, 101));
+    async fn only_the_newest_attestation_check_of_a_node_waits() {
+        let attestations = at(progress(5, 7, 100));
+        let ask = || attestations.ask(&node("a"), progress(5, 7, 101));
         let mut first = ask();
-        let asked = testimony.take();
+        let asked = attestations.take();
         let mut older: Vec<_> = (0..100).map(|_| ask()).collect();
         let newest = ask();
         for older in &mut older {
-            assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has taken its place");
+            assert_eq!(older.try_recv(), Err(TryRecvError::Closed), "a newer one has replaced it");
         }
         // The API server has not answered, and the newest request stays.
-        testimony.put_back(asked);
+        attestations.put_back(asked);
         assert_eq!(first.try_recv(), Err(TryRecvError::Closed));
-        let asked = testimony.take();
+        let asked = attestations.take();
         assert_eq!(asked.waiting.len(), 1);
         asked.answer(ClaimOutcome::Holds);
         assert_eq!(newest.await, Ok(ClaimOutcome::Holds));
     }
 
     #[test]
-    fn who_has_gone_takes_no_place_and_asks_nothing() {
-        let testimony = at(reach(5, 7, 100));
-        let ask = |number: usize| testimony.ask(&node(&format!("n{number}")), reach(5, 7, 101));
+    fn closed_sessions_hold_no_attestation_check() {
+        let attestations = at(progress(5, 7, 100));
+        let ask = |number: usize| attestations.ask(&node(&format!("n{number}")), progress(5, 7, 101));
         (0..10_000).for_each(|number| drop(ask(number)));
-        assert!(testimony.pending.lock().waiting.len() <= WAITING_SLACK);
-        testimony.put_back(testimony.take());
-        assert_eq!(testimony.take().claim, None);
+        assert!(attestations.pending.lock().waiting.len() <= WAITING_SLACK);
+        attestations.put_back(attestations.take());
+        assert_eq!(attestations.take().claim, None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn edges_are_given_a_new_attestation_each_minute_and_with_a_new_epoch() {
-        let testimony = at(reach(5, 7, 100));
-        let first = testimony.proof();
-        assert_eq!(first, attested(reach(5, 7, 100)));
-        testimony.publish(reach(5, 7, 101));
-        assert_eq!(testimony.proof(), first, "not at each look");
-        assert_eq!(testimony.judge(&attested(reach(5, 7, 101))), AttestationCheck::Known);
-        testimony.publish(reach(6, 7, 50));
-        assert_eq!(testimony.proof(), attested(reach(6, 7, 50)));
+        let attestations = at(progress(5, 7, 100));
+        let first = attestations.proof();
+        assert_eq!(first, attested(progress(5, 7, 100)));
+        attestations.publish(progress(5, 7, 101));
+        assert_eq!(attestations.proof(), first, "not at each look");
+        assert_eq!(attestations.judge(&attested(progress(5, 7, 101))), AttestationCheck::Known);
+        attestations.publish(progress(6, 7, 50));
+        assert_eq!(attestations.proof(), attested(progress(6, 7, 50)));
         tokio::time::advance(ATTEST_INTERVAL).await;
-        testimony.publish(reach(6, 8, 51));
-        assert_eq!(testimony.proof(), attested(reach(6, 8, 51)));
+        attestations.publish(progress(6, 8, 51));
+        assert_eq!(attestations.proof(), attested(progress(6, 8, 51)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_log_has_one_line_a_minute() {
-        let testimony = at(reach(1, 1, 1));
-        assert!(testimony.may_complain());
-        assert!((0..1000).all(|_| !testimony.may_complain()));
+        let attestations = at(progress(1, 1, 1));
+        assert!(attestations.may_complain());
+        assert!((0..1000).all(|_| !attestations.may_complain()));
         tokio::time::advance(COMPLAINT_INTERVAL).await;
-        assert!(testimony.may_complain());
+        assert!(attestations.may_complain());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tombolo_proto::CloudRevision;
 
 use super::{EpochError, RECORD};
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 use crate::kube::{ApiCall, Caller, Kube};
 
 /// Attempts before writing a contended record is given up. Each failure means that another replica won.
@@ -23,9 +23,9 @@ pub(super) struct Look {
 
 impl Look {
     /// How far the history has progressed. If the record was deleted, `known` is used in its place.
-    pub(super) fn reach(&self, known: Reach) -> Reach {
+    pub(super) fn progress(&self, known: HistoryProgress) -> HistoryProgress {
         let recorded = |member| self.record.as_ref().map(|record| number(record, member));
-        Reach {
+        HistoryProgress {
             generation: recorded("generation").unwrap_or(known.generation),
             beat: recorded("beat").unwrap_or(known.beat),
             revision: self.revision,
@@ -74,17 +74,17 @@ pub(super) async fn settle(
     kube: &Kube,
     namespace: &str,
     mut look: Look,
-    (floor, known): (u64, Reach),
+    (floor, known): (u64, HistoryProgress),
     enough: impl Fn(u64) -> bool,
-) -> Result<Reach, EpochError> {
+) -> Result<HistoryProgress, EpochError> {
     for _ in 0..ATTEMPTS {
-        let reach = look.reach(known);
-        if look.record.is_some() && enough(reach.generation) {
-            return Ok(reach);
+        let progress = look.progress(known);
+        if look.record.is_some() && enough(progress.generation) {
+            return Ok(progress);
         }
-        let answer = kube.call(Caller::Own, look.replace(namespace, floor, reach.beat)).await?;
+        let answer = kube.call(Caller::Own, look.replace(namespace, floor, progress.beat)).await?;
         match answer.code {
-            200 | 201 => return Ok(Reach { generation: floor, ..reach }),
+            200 | 201 => return Ok(HistoryProgress { generation: floor, ..progress }),
             // Another writer changed or deleted what was read.
             409 => look = self::look(kube, namespace).await?,
             404 if look.record.is_some() => look = self::look(kube, namespace).await?,
@@ -97,8 +97,8 @@ pub(super) async fn settle(
 
 /// Raises the beat by one, and creates the record again if it was deleted. False when another replica wrote first or
 /// the write failed: the next interval brings another attempt.
-pub(super) async fn beat(kube: &Kube, namespace: &str, look: &Look, reach: Reach) -> bool {
-    let call = look.replace(namespace, reach.generation, reach.beat.saturating_add(1));
+pub(super) async fn beat(kube: &Kube, namespace: &str, look: &Look, progress: HistoryProgress) -> bool {
+    let call = look.replace(namespace, progress.generation, progress.beat.saturating_add(1));
     kube.call(Caller::Own, call).await.is_ok_and(|answer| answer.is_success())
 }
 

@@ -91,7 +91,7 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_have_passed_it() {
+async fn running_replica_notices_a_restored_record_despite_higher_revisions() {
     let api = Api::at(100);
     let folder = folder();
     let mut first = replica(&api, &folder).await;
@@ -109,7 +109,7 @@ async fn a_replica_that_runs_notices_a_record_that_went_back_though_revisions_ha
 }
 
 #[tokio::test]
-async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not() {
+async fn replica_that_missed_a_restore_learns_of_it_from_another() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
@@ -119,7 +119,7 @@ async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not(
     api.lock().revision = 1_000_000;
     assert!(
         second.check(&NodeObjectCache::default(), None).await.expect("checked"),
-        "its own numbers tell nothing"
+        "its own numbers are no evidence"
     );
     assert_eq!(first.epoch(), second.epoch());
     for replica in [&mut first, &mut second] {
@@ -130,12 +130,12 @@ async fn a_replica_that_missed_a_restore_learns_of_it_from_the_one_that_did_not(
     }
 }
 
-fn claim(generation: u64, revision: u64) -> Option<Reach> {
-    Some(Reach { generation, beat: 0, revision: CloudRevision(revision) })
+fn claim(generation: u64, revision: u64) -> Option<HistoryProgress> {
+    Some(HistoryProgress { generation, beat: 0, revision: CloudRevision(revision) })
 }
 
 #[tokio::test]
-async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
+async fn restarted_replica_recognises_a_restore_by_an_edge_attestation() {
     let api = Api::at(100);
     let folders = [folder(), folder(), folder()];
     let before = replica(&api, &folders[0]).await.epoch().generation;
@@ -143,7 +143,7 @@ async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
     // All replicas stop, and etcd goes back from revision 900 to 400.
     api.lock().restored_to(400, snapshot);
     let (mut first, mut second) = (replica(&api, &folders[1]).await, replica(&api, &folders[2]).await);
-    assert_eq!(first.epoch().generation, before, "nothing tells the two histories apart");
+    assert_eq!(first.epoch().generation, before, "the two histories cannot be distinguished");
     assert!(!first.check(&NodeObjectCache::default(), None).await.expect("checked"));
     assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     assert!(first.epoch().generation > before);
@@ -160,7 +160,7 @@ async fn what_an_edge_attests_is_noticed_by_replicas_that_remember_nothing() {
 }
 
 #[tokio::test]
-async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() {
+async fn next_generation_exceeds_a_forgotten_one() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let old = replica(&api, &folders[0]).await.epoch().generation;
@@ -176,7 +176,7 @@ async fn a_generation_that_the_record_has_forgotten_is_passed_by_the_next_one() 
 }
 
 #[tokio::test]
-async fn an_attestation_that_holds_begins_nothing() {
+async fn valid_attestation_begins_no_epoch() {
     let (api, folder) = (Api::at(100), folder());
     let mut replica = replica(&api, &folder).await;
     let before = replica.epoch();
@@ -198,7 +198,7 @@ async fn beat(replica: &mut EpochKeeper) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has() {
+async fn restored_history_is_recognised_by_its_counter() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let mut before = replica(&api, &folders[0]).await;
@@ -208,12 +208,12 @@ async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has()
         !before.check(&NodeObjectCache::default(), None).await.expect("checked"),
         "a look shows what was written"
     );
-    assert_eq!(before.reach().beat, 1);
+    assert_eq!(before.progress().beat, 1);
     // A restore that raises revisions, or that was followed by many writes, while no replica ran.
     api.lock().restored_to(1_000_000, snapshot.clone());
     let mut after = replica(&api, &folders[1]).await;
     assert!(!after.check(&NodeObjectCache::default(), None).await.expect("checked"));
-    assert!(after.check(&NodeObjectCache::default(), Some(before.reach())).await.expect("checked"));
+    assert!(after.check(&NodeObjectCache::default(), Some(before.progress())).await.expect("checked"));
     assert!(after.epoch().generation > before.epoch().generation);
     // A running replica, and one with its old folder, detect it by themselves.
     api.lock().restored_to(2_000_000, snapshot.clone());
@@ -223,7 +223,7 @@ async fn a_restored_history_is_known_by_its_beat_however_many_revisions_it_has()
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_replica_raises_the_beat_for_all() {
+async fn beat_raised_by_one_replica_counts_for_all() {
     let api = Api::at(100);
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
@@ -235,7 +235,7 @@ async fn one_replica_raises_the_beat_for_all() {
     }
     // Its own interval has passed as well, but it has seen that another replica wrote.
     assert!(!second.check(&NodeObjectCache::default(), None).await.expect("checked"));
-    assert_eq!((writes(), first.reach(), second.reach().beat), (1, second.reach(), 1));
+    assert_eq!((writes(), first.progress(), second.progress().beat), (1, second.progress(), 1));
     // The next beat creates a deleted record again.
     let generation = api.lock().generation();
     api.lock().record = None;
@@ -256,15 +256,15 @@ async fn an_older_object_of_any_incarnation_tells_of_a_restore() {
         api.lock().pod = Some(json!({"metadata": {"uid": uid, "resourceVersion": revision.to_string()}}));
         let down = NodeObjectCache::default();
         let key = ObjectKey::new(resources::pods(), "d", "p");
-        down.saw(Sighting { key, uid: Uid::parse("u").expect("valid"), revision: CloudRevision(110) });
-        down.sightings().suspect();
+        down.saw(ObservedVersion { key, uid: Uid::parse("u").expect("valid"), revision: CloudRevision(110) });
+        down.observed_versions().suspect();
         let went_back = replica.check(&down, None).await.expect("checked");
         assert_eq!(went_back, expected, "{uid} at {revision}");
     }
 }
 
 #[tokio::test]
-async fn a_look_is_one_read() {
+async fn epoch_check_is_one_read() {
     let (api, folder) = (Api::at(100), folder());
     let mut replica = replica(&api, &folder).await;
     api.lock().asked.clear();
@@ -279,7 +279,7 @@ async fn a_contended_record_is_written_by_one() {
     let folders = [folder(), folder()];
     let (mut first, mut second) = (replica(&api, &folders[0]).await, replica(&api, &folders[1]).await);
     let before = first.epoch().generation;
-    let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.reach());
+    let (look, known) = (record::look(&second.kube.0, "kubeedge").await.expect("read"), second.progress());
     assert!(first.check(&NodeObjectCache::default(), claim(before, 900)).await.expect("checked"));
     // What the second replica read is outdated: its write is refused, and it adopts what it finds.
     second.agree(look, known, true).await.expect("agreed");

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tombolo_proto::{CloudRevision, Uid};
 
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 
 /// The state seen last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,13 +19,17 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn new(cluster: &Uid, reach: Reach) -> Self {
-        let Reach { generation, beat, revision } = reach;
+    pub(super) fn new(cluster: &Uid, progress: HistoryProgress) -> Self {
+        let HistoryProgress { generation, beat, revision } = progress;
         Self { cluster: cluster.to_string(), generation, beat, revision: revision.0 }
     }
 
-    pub(super) fn reach(&self) -> Reach {
-        Reach { generation: self.generation, beat: self.beat, revision: CloudRevision(self.revision) }
+    pub(super) fn progress(&self) -> HistoryProgress {
+        HistoryProgress {
+            generation: self.generation,
+            beat: self.beat,
+            revision: CloudRevision(self.revision),
+        }
     }
 }
 
@@ -60,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_seen_is_kept_and_damage_reads_as_nothing() {
+    fn witness_file_reads_back_and_damage_counts_as_missing() {
         let folder = tempfile::tempdir().expect("folder");
         let witness = Witness::new(&folder.path().join("new"));
         assert_eq!(witness.read(), None);
@@ -71,7 +75,7 @@ mod tests {
         assert_eq!(witness.read(), None);
         let earlier = r#"{"cluster":"u","generation":3,"revision":42}"#;
         std::fs::write(folder.path().join("new/epoch.json"), earlier).expect("written");
-        let reach = Reach { generation: 3, beat: 0, revision: CloudRevision(42) };
-        assert_eq!(witness.read().map(|seen| seen.reach()), Some(reach), "that of an earlier version");
+        let progress = HistoryProgress { generation: 3, beat: 0, revision: CloudRevision(42) };
+        assert_eq!(witness.read().map(|seen| seen.progress()), Some(progress), "that of an earlier version");
     }
 }

@@ -18,30 +18,47 @@ use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::{Grid, GridSpec};
 
+/// A spec whose kind has the columns of every grid, with its own meaning of ready.
+macro_rules! with_columns {
+    (ready: $ready:tt, $(#[$attribute:meta])* $visibility:vis struct $name:ident $fields:tt) => {
+        $(#[$attribute])*
+        #[kube(
+            printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
+            printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
+            printcolumn = $ready,
+            printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+        )]
+        $visibility struct $name $fields
+    };
+}
+
 /// The spec of a grid of workloads. kube derives one kind from one struct, so the fields are written here for both.
 macro_rules! workload_grid_spec {
     ($(#[$attribute:meta])* $visibility:vis struct $name:ident { $(#[$key:meta])* key, $(#[$template:meta])* template }) => {
-        $(#[$attribute])*
-        #[serde(rename_all = "camelCase", default)]
-        $visibility struct $name {
-            $(#[$key])*
-            #[schemars(length(min = 1))]
-            pub grid_uniq_key: String,
-            $(#[$template])*
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub template: Option<WorkloadTemplate>,
-            /// Alternatives to `template`, by name.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
-            /// Name of the alternative that each unit uses, by unit.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub templates: Option<BTreeMap<String, String>>,
-            /// Template of units not in `templates`; `default` or empty means `template`.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub default_template_name: Option<String>,
-            /// Whether unused members of `templatePool` are removed.
-            #[serde(skip_serializing_if = "Option::is_none")]
-            pub auto_delete_unused_template: Option<bool>,
+        with_columns! {
+            ready: r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
+            $(#[$attribute])*
+            #[serde(rename_all = "camelCase", default)]
+            $visibility struct $name {
+                $(#[$key])*
+                #[schemars(length(min = 1))]
+                pub grid_uniq_key: String,
+                $(#[$template])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub template: Option<WorkloadTemplate>,
+                /// Alternatives to `template`, by name.
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub template_pool: Option<BTreeMap<String, WorkloadTemplate>>,
+                /// Name of the alternative that each unit uses, by unit.
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub templates: Option<BTreeMap<String, String>>,
+                /// Template of units not in `templates`; `default` or empty means `template`.
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub default_template_name: Option<String>,
+                /// Whether unused members of `templatePool` are removed.
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub auto_delete_unused_template: Option<bool>,
+            }
         }
     };
 }
@@ -57,11 +74,7 @@ workload_grid_spec! {
         namespaced,
         shortname = "dg",
         status = "GridStatus",
-        validation = Rule::new("self.metadata.name.size() <= 63").message("the name becomes a label value of the children: at most 63 characters"),
-        printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
-        printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-        printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
-        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+        validation = Rule::new("self.metadata.name.size() <= 63").message("the name becomes a label value of the children: at most 63 characters")
     )]
     pub struct DeploymentGridSpec {
         /// Node label whose values define the units: one Deployment runs on the nodes of each unit.
@@ -83,11 +96,7 @@ workload_grid_spec! {
         shortname = "ssg",
         status = "GridStatus",
         validation = Rule::new("self.metadata.name.size() <= 50").message("the name of a unit's StatefulSet has at most 52 characters: at most 50 for the grid's name"),
-        validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are DNS labels: lower case letters, digits and '-'"),
-        printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
-        printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-        printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.ready", "description": "Units whose pods are all ready"}"#,
-        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+        validation = Rule::new("self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')").message("names of StatefulSets are DNS labels: lower case letters, digits and '-'")
     )]
     pub struct StatefulSetGridSpec {
         /// Node label whose values define the units: one StatefulSet runs on the nodes of each unit.
@@ -97,31 +106,30 @@ workload_grid_spec! {
     }
 }
 
-/// One Service for all units, whose requests stay inside each unit.
-#[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
-#[kube(
-    group = "superedge.io",
-    version = "v1",
-    kind = "ServiceGrid",
-    doc = "One Service whose requests stay inside the unit that they come from",
-    namespaced,
-    shortname = "sg",
-    status = "GridStatus",
-    validation = Rule::new("self.metadata.name.size() <= 59").message("the name of the Service, NAME-svc, has at most 63 characters: at most 59 for the grid's name"),
-    validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the Service is called NAME-svc: lower case letters, digits and '-', beginning with a letter"),
-    printcolumn = r#"{"name": "Key", "type": "string", "jsonPath": ".spec.gridUniqKey", "description": "Node label whose values define the units"}"#,
-    printcolumn = r#"{"name": "Units", "type": "integer", "jsonPath": ".status.units", "description": "Units that have nodes"}"#,
-    printcolumn = r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is in the desired state"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
-)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ServiceGridSpec {
-    /// Node label whose values define the units: requests from a node reach only pods of its own unit.
-    #[schemars(length(min = 1))]
-    pub grid_uniq_key: String,
-    /// Spec of the Service (core/v1 `ServiceSpec`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub template: Option<ServiceTemplate>,
+with_columns! {
+    ready: r#"{"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status", "description": "Whether the Service is in the desired state"}"#,
+    /// One Service for all units, whose requests stay inside each unit.
+    #[derive(CustomResource, JsonSchema, Debug, Clone, Default, Serialize, Deserialize)]
+    #[kube(
+        group = "superedge.io",
+        version = "v1",
+        kind = "ServiceGrid",
+        doc = "One Service whose requests stay inside the unit that they come from",
+        namespaced,
+        shortname = "sg",
+        status = "GridStatus",
+        validation = Rule::new("self.metadata.name.size() <= 59").message("the name of the Service, NAME-svc, has at most 63 characters: at most 59 for the grid's name"),
+        validation = Rule::new("self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')").message("the Service is called NAME-svc: lower case letters, digits and '-', beginning with a letter")
+    )]
+    #[serde(rename_all = "camelCase", default)]
+    pub struct ServiceGridSpec {
+        /// Node label whose values define the units: requests from a node reach only pods of its own unit.
+        #[schemars(length(min = 1))]
+        pub grid_uniq_key: String,
+        /// Spec of the Service (core/v1 `ServiceSpec`).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub template: Option<ServiceTemplate>,
+    }
 }
 
 /// Spec of a workload, as it is written.

@@ -154,8 +154,8 @@ mod tests {
 
     /// A template of 256 KiB, and 200 units.
     #[test]
-    fn grids_and_children_of_many_units_are_not_kept_whole() {
-        if !alone(module_path!(), "grids_and_children_of_many_units_are_not_kept_whole") {
+    fn grids_and_children_are_not_cached_whole() {
+        if !alone(module_path!(), "grids_and_children_are_not_cached_whole") {
             return;
         }
         let text = "x".repeat(256 * 1024);
@@ -211,6 +211,10 @@ mod tests {
         cache.take(&Event::InitDone);
         assert_eq!(names(&cache, "db", "u2").await, ["db-b"]);
         let known = cache.known.read();
-        assert_eq!((known.0.children.len(), known.0.of_grids.len()), (1, 2), "nothing is left of the others");
+        assert_eq!(
+            (known.0.children.len(), known.0.of_grids.len()),
+            (1, 2),
+            "no state of the others is left"
+        );
     }
 }

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::ownership::claimed;
-use tombolo_grid::reconcile::plan::Doomed;
+use tombolo_grid::reconcile::plan::Removal;
 use tombolo_grid::reconcile::status::UnitError;
 use tombolo_grid::reconcile::union::in_the_way;
 
@@ -144,16 +144,16 @@ impl Children {
     }
 
     /// Removes a child, if it is still the one that was seen. A child that no longer exists is not an error.
-    pub(super) async fn remove(&self, namespace: &str, doomed: &Doomed) -> Result<(), kube::Error> {
+    pub(super) async fn remove(&self, namespace: &str, removal: &Removal) -> Result<(), kube::Error> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Background),
             preconditions: Some(Preconditions {
-                uid: Some(doomed.uid.clone()),
-                resource_version: Some(doomed.resource_version.clone()),
+                uid: Some(removal.uid.clone()),
+                resource_version: Some(removal.resource_version.clone()),
             }),
             ..DeleteParams::default()
         };
-        match self.api(namespace).delete(&doomed.name, &params).await {
+        match self.api(namespace).delete(&removal.name, &params).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error),
@@ -169,5 +169,37 @@ pub(super) fn unit_error(error: &kube::Error) -> UnitError {
             UnitError { reason: reason.to_owned(), message: status.message.clone() }
         }
         other => UnitError { reason: "ApiUnreachable".to_owned(), message: other.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use http::Method;
+
+    use super::*;
+    use crate::kube::tests::double::answering;
+
+    /// Without its UID, the manifest of a child that was replaced would be applied to the object that replaced it.
+    #[tokio::test]
+    async fn a_manifest_is_applied_as_it_was_planned() {
+        let (sent, calls) = mpsc::channel();
+        let client = answering(move |call, body| {
+            let _ = sent.send((call, serde_json::from_slice::<Value>(&body).expect("an object")));
+            let status = json!({"kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409});
+            std::future::ready((409, status))
+        });
+        let children = Children::new(client, ChildKind::Deployment, Cache::new());
+        let metadata = json!({"name": "web-a", "uid": "b0a1ce14", "labels": {"a": "b"}});
+        let manifest =
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {}});
+        let refused = children.apply("default", "web-a", &manifest).await.expect_err("it is another object");
+        assert_eq!(refused.reason, "Conflict");
+        let (call, body) = calls.try_recv().expect("a call");
+        assert_eq!((call.method, body), (Method::PATCH, manifest));
+        assert_eq!(call.uri.path(), "/apis/apps/v1/namespaces/default/deployments/web-a");
+        assert_eq!(call.uri.query(), Some("&force=true&fieldManager=tombolo-grid"));
+        calls.try_recv().expect_err("one call");
     }
 }

@@ -26,7 +26,7 @@ use super::api::GridKind;
 use super::cache::Cache;
 use super::children::{Children, resource, slim};
 use super::reconcile::{Context, Memories, reconcile, try_again};
-use super::units::{Seen, Units};
+use super::units::{SeenNode, Units};
 use super::{GridSettings, MANAGER, Metrics};
 use crate::kube::{RawObject, WatchError, WatchSpec, watch_events};
 
@@ -142,7 +142,7 @@ fn of_nodes<K: GridKind>(
     units: Units,
     grids: Store<K>,
 ) -> impl Stream<Item = Result<ObjectRef<K>, watcher::Error>> + use<K> {
-    let seen = |node: RawObject| Some(Seen::of(&node));
+    let seen = |node: RawObject| Some(SeenNode::of(&node));
     let seen = read_alone(client, &ApiResource::erase::<Node>(&()), "", seen, seen);
     let affected = move |event| {
         let keys = units.take(event);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_passed_over_and_the_rest_is_told() {
+    fn unreadable_object_is_skipped_and_the_rest_is_processed() {
         let typed = |event| typed(event, whole::<DeploymentGrid>, gone::<DeploymentGrid>);
         for status in [deep(), large()] {
             for event in [Event::InitApply, Event::Apply] {
@@ -275,7 +275,7 @@ mod tests {
         let spec = format!(r#"{{"gridUniqKey":"zone","template":{}}}"#, deep());
         let of_spec = raw(&format!(r#"{{"metadata":{metadata},"spec":{spec}}}"#));
         assert!(of_spec.is_unread());
-        assert_eq!(name(typed(Event::Delete(of_spec))).as_deref(), Some("s"), "nothing of it is needed");
+        assert_eq!(name(typed(Event::Delete(of_spec))).as_deref(), Some("s"), "no part of it is needed");
         assert_eq!(name(typed(Event::Apply(object("b", r#"{"k":7}"#, "{}")))), None);
         for event in [Event::InitApply, Event::Apply, Event::Delete] {
             assert_eq!(name(typed(event(object("c", r#"{"k":"v"}"#, "{}")))).as_deref(), Some("c"));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_not_read_it_is_known_whose_it_is() {
+    fn owner_of_an_unreadable_child_is_known() {
         for status in [deep(), large()] {
             let raw = object("web-a", &format!(r#"{{"{GRID_SELECTOR}":"web"}}"#), &status);
             assert!(raw.is_unread());
@@ -293,10 +293,10 @@ mod tests {
             assert_eq!(child.owner_references()[0].uid, "g");
             assert_eq!((child.uid().as_deref(), child.resource_version().as_deref()), (Some("u"), Some("4")));
             let units = Units::new();
-            for event in [Event::Init, Event::InitApply(Seen::of(&raw)), Event::InitDone] {
+            for event in [Event::Init, Event::InitApply(SeenNode::of(&raw)), Event::InitDone] {
                 units.take(event);
             }
-            let found = units.take(Event::Delete(Seen::of(&raw)));
+            let found = units.take(Event::Delete(SeenNode::of(&raw)));
             assert_eq!(found, BTreeSet::from([GRID_SELECTOR.to_owned()]), "its labels were known");
         }
     }

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept_of_a_child_and_a_change_of_what_a_manifest_says_is_seen() {
+    fn child_is_cached_as_a_hash_that_reveals_manifest_changes() {
         let live = child(|_| {});
         assert!(live.part.to_string().len() < 700, "{}", live.part);
         assert_eq!((live.uid(), &live.part["spec"]["replicas"]), ("u", &json!(3)));

@@ -15,7 +15,7 @@ use thiserror::Error;
 use tombolo_grid::name::ChildKind;
 use tombolo_grid::reconcile::child::Child;
 use tombolo_grid::reconcile::drift::is_applied;
-use tombolo_grid::reconcile::plan::{Doomed, Found, Plan, Reason, Wanted, plan};
+use tombolo_grid::reconcile::plan::{Found, Plan, Reason, Removal, Wanted, plan};
 use tombolo_grid::reconcile::status::{Outcome, UnitError, status};
 use tombolo_grid::reconcile::{Grid, GridSpec};
 use tombolo_grid::template::unused_templates;
@@ -158,20 +158,20 @@ async fn pass<K: GridKind>(object: &K, context: &Context) -> Result<Action, Pass
     let Settled { mut plan, found, unread } = match settled_plan(object, &grid, &units, context).await {
         Ok(settled) => settled,
         Err(refused) => {
-            tell(object, &refused, context).await;
+            report(object, &refused, context).await;
             outcome.refused = Some(refused);
             write_status(object, &grid, &outcome, context).await?;
             return Ok(Action::requeue(LOOK_AGAIN));
         }
     };
-    for (unit, trouble) in &plan.troubles {
-        let error = UnitError { reason: trouble.reason().to_owned(), message: trouble.to_string() };
+    for (unit, problem) in &plan.problems {
+        let error = UnitError { reason: problem.reason().to_owned(), message: problem.to_string() };
         outcome.errors.insert(unit.clone(), error);
     }
     outcome.errors.extend(unread);
     outcome.besides.extend(spare_unknown(&mut plan, nodes.unread.as_deref()));
     apply_all(&grid, plan.wanted, &found, &mut outcome, context).await;
-    let due = remove_all(&grid, &plan.doomed, &mut outcome, context).await;
+    let due = remove_all(&grid, &plan.removals, &mut outcome, context).await;
     for (unit, child) in &outcome.children {
         let sharers = sharers(child);
         if !sharers.is_empty() {
@@ -357,25 +357,25 @@ fn fingerprint(grid: &Grid) -> ContentHash {
 /// A failed removal does not block the others and is recorded in the outcome.
 async fn remove_all(
     grid: &Grid,
-    doomed: &[Doomed],
+    removals: &[Removal],
     outcome: &mut Outcome,
     context: &Context,
 ) -> Option<Duration> {
-    let waits = grace_left(grid, doomed, context);
+    let waits = grace_left(grid, removals, context);
     let mut due = waits.iter().copied().filter(|left| !left.is_zero()).min();
-    let ripe: Vec<Doomed> = doomed
+    let due_now: Vec<Removal> = removals
         .iter()
         .zip(&waits)
         .filter(|(_, left)| left.is_zero())
-        .map(|(doomed, _)| doomed.clone())
+        .map(|(removal, _)| removal.clone())
         .collect();
-    let removals = ripe.into_iter().map(|doomed| async move {
+    let removals = due_now.into_iter().map(|removal| async move {
         context.metrics.writes.inc();
-        let removed = context.children.remove(&grid.namespace, &doomed).await;
-        (doomed, removed)
+        let removed = context.children.remove(&grid.namespace, &removal).await;
+        (removal, removed)
     });
     let mut removals = stream::iter(removals).buffer_unordered(REQUESTS_AT_A_TIME);
-    while let Some((doomed, removed)) = removals.next().await {
+    while let Some((removal, removed)) = removals.next().await {
         match removed {
             Ok(()) => {}
             // It has changed, or was replaced: examine it first.
@@ -384,8 +384,8 @@ async fn remove_all(
             }
             Err(error) => {
                 let is_refusal = matches!(error, kube::Error::Api(_));
-                let what = format!("cannot remove {} {}", grid.kind.kind(), doomed.name);
-                outcome.besides.insert(doomed.name, because(&what, &error));
+                let what = format!("cannot remove {} {}", grid.kind.kind(), removal.name);
+                outcome.besides.insert(removal.name, because(&what, &error));
                 if !is_refusal {
                     // No answer: the rest is removed in the next pass.
                     break;
@@ -399,9 +399,9 @@ async fn remove_all(
 /// Keeps children that may belong to a unit of a node whose labels could not be read.
 fn spare_unknown(plan: &mut Plan, unread: Option<&str>) -> Option<(String, UnitError)> {
     let node = unread?;
-    let before = plan.doomed.len();
-    plan.doomed.retain(|doomed| doomed.reason != Reason::Unwanted);
-    let spared = before - plan.doomed.len();
+    let before = plan.removals.len();
+    plan.removals.retain(|removal| removal.reason != Reason::Unwanted);
+    let spared = before - plan.removals.len();
     let message = format!(
         "{spared} children of units without nodes are kept: Node {node} has too many labels to be read and may belong \
          to any unit; remove labels from it"
@@ -416,19 +416,19 @@ fn because(what: &str, error: &kube::Error) -> UnitError {
 }
 
 /// How long each child is still kept. Edge nodes are often registered again: a unit may lack nodes only for a moment.
-fn grace_left(grid: &Grid, doomed: &[Doomed], context: &Context) -> Vec<Duration> {
+fn grace_left(grid: &Grid, removals: &[Removal], context: &Context) -> Vec<Duration> {
     let mut memory = context.memory.lock();
     let unwanted = &mut memory.entry(grid.uid.clone()).or_default().unwanted;
-    let uids: HashSet<&str> = doomed.iter().map(|one| one.uid.as_str()).collect();
+    let uids: HashSet<&str> = removals.iter().map(|one| one.uid.as_str()).collect();
     unwanted.retain(|uid, _| uids.contains(uid.as_str()));
-    let left = |one: &Doomed| match one.reason {
+    let left = |one: &Removal| match one.reason {
         Reason::Released => Duration::ZERO,
         Reason::Unwanted => {
             let since = *unwanted.entry(one.uid.clone()).or_insert_with(Instant::now);
             context.unit_grace.saturating_sub(since.elapsed())
         }
     };
-    doomed.iter().map(left).collect()
+    removals.iter().map(left).collect()
 }
 
 /// Removes pool members that nothing refers to. This is the only write to a grid's spec, and the grid's author
@@ -496,19 +496,19 @@ async fn tell_all<K: GridKind>(
     context: &Context,
 ) {
     for error in outcome.besides.values().chain(outcome.errors.values()).take(EVENTS_MAX) {
-        tell(object, error, context).await;
+        report(object, error, context).await;
     }
     for name in strangers.iter().take(EVENTS_MAX) {
         let message = format!(
             "{} {name} has this grid's label but no owner, and belongs to no unit: it is left unchanged",
             grid.kind.kind()
         );
-        tell(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
+        report(object, &UnitError { reason: "UnownedChild".to_owned(), message }, context).await;
     }
 }
 
 /// Reports a problem in an event. A failure to write the event does not cause another pass.
-async fn tell<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
+async fn report<K: GridKind>(object: &K, error: &UnitError, context: &Context) {
     let mut note = error.message.clone();
     let mut end = note.len().min(NOTE_LEN_MAX);
     while !note.is_char_boundary(end) {
@@ -533,7 +533,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_merge_patch_takes_away_what_is_gone() {
+    fn merge_patch_removes_missing_members() {
         let (before, after) = (
             json!({"states": {"a": {"n": 1, "error": {}}, "b": {}}, "ready": "1/2", "conditions": [1]}),
             json!({"states": {"a": {"n": 2}}, "ready": "1/2", "conditions": []}),

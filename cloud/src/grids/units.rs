@@ -15,13 +15,13 @@ type Labels = BTreeMap<String, String>;
 
 /// A node, as far as it could be read.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct SeenNode {
     name: String,
     /// `None` if its labels could not be read.
     labels: Option<Labels>,
 }
 
-impl Seen {
+impl SeenNode {
     /// Reads a Node. If it is too large, its labels are still known unless they are what is too large.
     pub(super) fn of(node: &RawObject) -> Self {
         let labels = match &node.value()["metadata"]["labels"] {
@@ -63,9 +63,9 @@ impl Units {
 
     /// Takes one event; returns the label keys whose nodes or values it changed. A node that could not be read keeps
     /// its previous labels.
-    pub(super) fn take(&self, event: Event<Seen>) -> BTreeSet<String> {
+    pub(super) fn take(&self, event: Event<SeenNode>) -> BTreeSet<String> {
         let mut nodes = self.nodes.write();
-        let as_known = |nodes: &Nodes, Seen { name, labels }: Seen| {
+        let as_known = |nodes: &Nodes, SeenNode { name, labels }: SeenNode| {
             let labels = labels.or_else(|| nodes.labels.get(&name).cloned().flatten());
             (name, labels)
         };
@@ -128,13 +128,13 @@ fn changed<'a>(
 mod tests {
     use super::*;
 
-    fn node(name: &str, labels: &[(&str, &str)]) -> Seen {
+    fn node(name: &str, labels: &[(&str, &str)]) -> SeenNode {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Seen { name: name.to_owned(), labels: Some(labels) }
+        SeenNode { name: name.to_owned(), labels: Some(labels) }
     }
 
-    fn unread(name: &str) -> Seen {
-        Seen { name: name.to_owned(), labels: None }
+    fn unread(name: &str) -> SeenNode {
+        SeenNode { name: name.to_owned(), labels: None }
     }
 
     fn found(units: &[&str], unread: Option<&str>) -> Found {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_is_not_read_has_the_labels_that_it_had() {
+    async fn unreadable_node_keeps_its_previous_labels() {
         let units = Units::new();
         for event in
             [Event::Init, Event::InitApply(node("n1", &[("k", "a")])), Event::InitApply(unread("n2"))]

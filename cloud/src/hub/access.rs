@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tombolo_proto::NodeId;
 use tombolo_proto::frame::Subscribe;
 
+use super::closed::Closed;
 use super::selection::Selection;
-use super::subscriptions::Closed;
 use super::volumes::VolumeKind;
 use crate::kube::{Caller, Kube, Right, Unanswered, VERBS, edge_node, is_bearer_token, may_follow};
 

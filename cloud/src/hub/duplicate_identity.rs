@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_process_that_comes_back_proves_another_one() {
+    fn only_a_returning_process_proves_a_duplicate() {
         let (mut processes, now) = (NodeProcesses::default(), Instant::now());
         // A node that reconnects, that restarts again and again, or whose software is too old to send an instance.
         for instance in [1, 1, 2, 2, 3, 0, 0, 4, 5, 6, 7] {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn kubeedge_edges_are_kept_out_for_a_while_after_each_proof() {
+    fn kubeedge_edges_are_held_off_after_each_proof() {
         let (mut processes, now) = (NodeProcesses::default(), Instant::now());
         assert!(!processes.are_kept_out(now));
         for (proof, seconds) in [(1, 30), (2, 60), (3, 120)] {
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_turns_waits_longer_each_time_and_is_forgiven() {
+    fn alternating_processes_wait_longer_until_they_stop() {
         let (mut processes, now) = (NodeProcesses::default(), Instant::now());
         let waits: Vec<u64> = (0..8)
             .map(|turn| {

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::shared::SharedWatch;
 
-/// A shared watch, and the point from which this session doubts it.
+/// A shared watch, and the first moment at which this session asked for confirmation.
 #[derive(Debug)]
 pub(super) struct Followed {
     pub(super) watch: Arc<SharedWatch>,
@@ -17,8 +17,8 @@ impl Followed {
         Self { watch, since: OnceLock::new() }
     }
 
-    /// Whether an object that the copy does not have is proven absent. It is when a list is complete that began after
-    /// the session first asked this. Before that, the edge had said everything that it could say about what it holds.
+    /// Whether an object that the copy does not have is proven absent. It is once a list is complete that began after
+    /// the session first asked this: by then the edge had named everything that it holds.
     pub(super) fn is_proven(&self) -> bool {
         self.watch.lists_complete() > self.since()
     }

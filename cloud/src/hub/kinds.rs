@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tombolo_proto::{NodeId, Resource};
 
-use super::subscriptions::Closed;
+use super::closed::Closed;
 use crate::kube::{Answer, ApiCall, CallError, Kube};
 
 /// The kind of a resource. The parts of the resource must be path segments. `node` is the node that asks.

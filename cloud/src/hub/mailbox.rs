@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_is_woken_once_for_each_time_that_it_has_emptied_the_box() {
+    fn owner_is_woken_once_per_emptied_mailbox() {
         let (mailbox, mut listener) = (Mailbox::default(), Listener::default());
         let (first, second) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "d", "a");
@@ -143,7 +143,7 @@ mod tests {
             mailbox.offer(SubscriptionId::NODE, &key);
             mailbox.ready();
             assert_eq!(first.0.load(Ordering::SeqCst), round);
-            assert!(poll(&mailbox, &mut listener, &waker), "full until it is taken");
+            assert!(poll(&mailbox, &mut listener, &waker), "full until it is read");
             let mail = mailbox.take();
             assert!(mail.dirty.len() == 1 && mail.ready && mailbox.take().dirty.is_empty());
         }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_order_to_end_stands_and_every_end_of_a_subscription_is_told() {
+    fn first_goodbye_counts_and_every_subscription_end_is_kept() {
         let mailbox = Mailbox::default();
         for reason in [GoodbyeReason::NodeDeleted, GoodbyeReason::Draining] {
             mailbox.end(Goodbye { reason, message: String::new(), retry_after: Duration::ZERO });

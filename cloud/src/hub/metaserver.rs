@@ -19,7 +19,7 @@ use tombolo_proto::session::kubeedge::{Application, ApplicationStatus, Up, Verb,
 use tombolo_proto::{RequestId, SubscriptionId};
 use tombolo_runtime::doubled;
 
-use super::subscriptions::Closed;
+use super::closed::Closed;
 use crate::edgecontroller::upstream::{ApplicationTarget, reason_of};
 
 /// How long the objects of a watch stay at the edge after its last client has gone.

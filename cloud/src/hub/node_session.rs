@@ -25,11 +25,11 @@ use tombolo_proto::{NodeId, ObjectKey, SubscriptionId};
 use tombolo_runtime::Held;
 
 use super::channel::{Channel, ChannelEvent, Sender};
+use super::closed::Closed;
 use super::mailbox::Listener;
 use super::metaserver::{Action, MetaServer};
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
-use super::subscriptions::Closed;
 use super::view::View;
 use super::volumes::{VolumeKind, is_volume};
 use super::{CLOSE_LIMIT, Hub};
@@ -185,7 +185,7 @@ impl NodeSession {
         while let Some(kind) = self.view.volumes.take_missing() {
             self.follow_volumes(kind);
         }
-        self.ask_doubts();
+        self.ask_about_deletions();
         if self.channel.is_closed() {
             return false;
         }
@@ -228,7 +228,7 @@ impl NodeSession {
 
     fn take_mail(&mut self) {
         let mail = self.handle.mailbox.take();
-        self.view.witness(&mail.dirty);
+        self.view.record_changes(&mail.dirty);
         if mail.dirty.iter().any(|(_, key)| *key.resource() == resources::pods()) {
             // The right to a volume depends on the node's pods.
             self.view.volumes.pods_changed();
@@ -285,7 +285,7 @@ impl NodeSession {
                 }
                 self.handle.facts.lock().agent = agent;
                 self.introduce(instance);
-                self.channel.attest(&self.hub.testimony.proof());
+                self.channel.attest(&self.hub.attestations.proof());
             }
             CloudEvent::CaughtUp { subscription } => {
                 if subscription == SubscriptionId::NODE {
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connected_node_keeps_no_room_for_moves() {
+    fn node_session_future_stays_small() {
         // An async function reserves memory twice for each value that it moves; this once cost 20 KiB per node.
         assert!(future_size(NodeSession::run) <= 1024, "{} bytes of future", future_size(NodeSession::run));
         assert!(size_of::<NodeSession>() <= 2304, "{} bytes of state", size_of::<NodeSession>());

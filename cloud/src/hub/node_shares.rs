@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_one_share_for_as_long_as_anything_of_it_lives() {
+    fn node_share_lasts_as_long_as_any_user() {
         let memories = NodeMemories::new(&Budget::new(usize::MAX));
         let node = |name: &str| NodeId::parse(name).expect("valid");
         let first = memories.of(&node("a"));
@@ -103,11 +103,11 @@ mod tests {
         assert_eq!(memories.highest(), (NODE_BYTES_MAX, 100), "each of the node that has most of it");
         drop((held, second, request, other));
         memories.sweep();
-        assert!(memories.nodes.is_empty(), "nothing is kept of nodes that are gone");
+        assert!(memories.nodes.is_empty(), "no state is kept for disconnected nodes");
     }
 
     #[test]
-    fn a_node_has_two_sessions_at_a_time_and_a_third_waits() {
+    fn node_has_two_sessions_at_most_and_a_third_waits() {
         let memories = NodeMemories::new(&Budget::new(usize::MAX));
         let memory = memories.of(&NodeId::parse("a").expect("valid"));
         let [first, _second] = [(); 2].map(|()| memory.permit().now_or_never().expect("a place"));

@@ -348,7 +348,7 @@ mod tests {
         let old = admitted(&registry, "a");
         assert!(matches!(registry.admit(&node("b"), &peer()), Admission::Full(1)));
         let new = admitted(&registry, "a");
-        let goodbye = old.mailbox.take().goodbye.expect("the old one is told");
+        let goodbye = old.mailbox.take().goodbye.expect("the old session is notified");
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
         assert!(!registry.remove(&node("a"), &old), "the end of the old one does not end the new one");
         assert_eq!(registry.len(), 1);
@@ -359,7 +359,7 @@ mod tests {
 
     /// A session that never began leaves nothing that others must wait for.
     #[test]
-    fn a_session_waits_for_the_last_one_that_had_begun() {
+    fn session_waits_for_the_end_of_the_previous_one() {
         let registry = Registry::new(1);
         let first = admitted(&registry, "a");
         assert!(first.begin() && first.former().is_none());
@@ -374,7 +374,7 @@ mod tests {
 
     /// Two machines from one disk image: each new session ends the session of the other machine.
     #[test]
-    fn two_processes_with_one_identity_are_found_out_and_slowed_down() {
+    fn two_processes_with_one_identity_are_detected_and_slowed_down() {
         let registry = Registry::new(1);
         let (mut proofs, mut waits) = (Vec::new(), Vec::new());
         let mut before: Option<Arc<SessionHandle>> = None;
@@ -382,7 +382,7 @@ mod tests {
             let handle = admitted(&registry, "a");
             proofs.push(handle.introduce(7 + turn % 2));
             if let Some(before) = before.replace(handle) {
-                let goodbye = before.mailbox.take().goodbye.expect("the old one is told");
+                let goodbye = before.mailbox.take().goodbye.expect("the old session is notified");
                 assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
                 waits.push(goodbye.retry_after.as_secs());
             }
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_kubeedge_edges_session_stays_for_a_while_once_another_process_has_taken_it() {
+    async fn kubeedge_session_is_kept_for_a_while_after_a_proven_conflict() {
         let registry = Registry::new(1);
         let first = admitted(&registry, "a");
         assert!(!registry.keeps_out(&node("a")));
@@ -402,28 +402,24 @@ mod tests {
         tokio::time::advance(Duration::from_secs(30)).await;
         assert!(!registry.keeps_out(&node("a")));
         let third = admitted(&registry, "a");
-        assert_eq!(registry.prove(&node("a")), 2, "the session that replaces it knows");
+        assert_eq!(registry.prove(&node("a")), 2, "the session that replaces it is notified");
         tokio::time::advance(Duration::from_secs(59)).await;
         assert!(registry.keeps_out(&node("a")) && !registry.remove(&node("a"), &second));
         assert!(registry.remove(&node("a"), &third));
-        assert!(!registry.keeps_out(&node("a")), "without a session there is nobody to keep");
+        assert!(!registry.keeps_out(&node("a")), "without a session, no entry is kept");
         assert_eq!(registry.prove(&node("a")), 1, "it has moved to another replica");
     }
 
     #[test]
-    fn each_node_with_devices_is_told_of_once() {
+    fn node_with_devices_is_logged_once() {
         let registry = Registry::new(2);
         let sessions = ["a", "b"].map(|name| admitted(&registry, name));
         let first = |name: &str| registry.first_device_report(&node(name));
         assert_eq!([first("a"), first("a"), first("b"), first("b")], [true, false, true, false]);
         assert!(registry.remove(&node("a"), &sessions[0]));
-        assert!(!first("a"), "it is told of once, whether it is connected or not");
+        assert!(!first("a"), "it is reported once, connected or not");
         admitted(&registry, "c");
-        assert_eq!(
-            [first("c"), first("c"), first("b")],
-            [true, false, false],
-            "names that are gone make room"
-        );
+        assert_eq!([first("c"), first("c"), first("b")], [true, false, false], "deleted names make room");
         assert_eq!(registry.with_devices.len(), 2);
     }
 
@@ -445,7 +441,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn when_the_hub_ends_every_session_is_told_and_who_waits_for_its_end_hears_of_it() {
+    async fn ending_hub_notifies_every_session_and_its_waiters() {
         let registry = Registry::new(5);
         let sessions = ["a", "b"].map(|name| admitted(&registry, name));
         registry.end_all(|node| Goodbye {
@@ -454,7 +450,7 @@ mod tests {
             retry_after: Duration::ZERO,
         });
         for session in sessions {
-            let goodbye = session.mailbox.take().goodbye.expect("it is told");
+            let goodbye = session.mailbox.take().goodbye.expect("it is notified");
             assert_eq!(
                 (goodbye.reason, goodbye.message),
                 (GoodbyeReason::Draining, session.node.to_string())
@@ -468,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn one_node_cannot_fill_the_log() {
+    fn single_node_cannot_fill_the_log() {
         let registry = Registry::new(5);
         let lines = (0..1000).filter(|_| registry.may_log(&node("a")).is_some()).count();
         assert!(lines <= LINES_OF_ONE as usize, "{lines} lines");

@@ -6,7 +6,7 @@ use tombolo_proto::Resource;
 use tombolo_proto::frame::Subscribe;
 use tombolo_proto::limits::SELECTOR_LEN_MAX;
 
-use super::subscriptions::Closed;
+use super::closed::Closed;
 use super::volumes::VolumeKind;
 use crate::kube::{Waiting, WatchSpec, is_path_segment};
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_what_the_api_server_would_find() {
+    fn selection_name_is_the_one_the_api_server_finds() {
         for fields in ["metadata.name=a", "metadata.name==a", "spec.x=b,metadata.name=a", ",metadata.name=a"]
         {
             assert_eq!(name_of(fields).as_deref(), Some("a"), "{fields}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn one_selection_has_one_spelling() {
+    fn selections_are_normalised() {
         let of = |labels, fields| Selection::of(&subscribe("pods", labels, fields)).expect("a selection");
         assert_eq!(of("a = b , c in (d)", "x==y"), of("a=b,c==d", "x=y"));
         assert_ne!(of("a=b", ""), of("", "a=b"));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_selects_what_the_watch_does() {
+    fn list_and_watch_select_the_same_objects() {
         let path = |labels, fields| {
             Selection::of(&subscribe("pods", labels, fields)).expect("one").to_watch(&Waiting::new(1)).path()
         };
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_could_not_read_is_refused() {
+    fn selection_unreadable_to_the_api_server_is_refused() {
         let long = format!("a={}", "x".repeat(SELECTOR_LEN_MAX));
         for (plural, labels, fields) in [
             ("pods", "a in", ""),

@@ -15,22 +15,24 @@ use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::session::Lookup;
 use tombolo_proto::{CloudRevision, NodeId, ObjectKey, Resource, SubscriptionId};
 
-use super::interned::{Interned, Stored};
+use super::closed::Closed;
 use super::registry::SessionHandle;
-use super::subscriptions::Closed;
 use crate::edgecontroller::node_object_cache::WITHHELD;
 use crate::edgecontroller::trim;
 use crate::kube::{ObjectEvent, RawObject, path_of};
-use crowd::Crowds;
 use followers::Followers;
+pub(super) use interned::Interned;
+use interned::Stored;
 use lists::{Lists, Order};
-use watch_shares::Lack;
-pub(super) use watch_shares::Payers;
+use namespace_limits::NamespaceUsages;
+use payers::Lack;
 
-mod crowd;
+mod eviction;
 mod followers;
+mod interned;
 mod lists;
-mod watch_shares;
+mod namespace_limits;
+mod payers;
 
 /// Capacity of the event queue of a shared watch's task.
 pub(super) const EVENTS_MAX: usize = 256;
@@ -73,7 +75,7 @@ pub(super) struct SharedWatch {
     /// Whether all nodes follow the watch and it covers a whole kind of the warm set. Such a watch does not end because
     /// of the objects of one namespace.
     is_common: bool,
-    crowds: Mutex<Crowds>,
+    namespaces: Mutex<NamespaceUsages>,
     /// Bodies or objects that had to give way are being read again.
     restoring: AtomicBool,
 }
@@ -104,7 +106,7 @@ impl SharedWatch {
             followers: Mutex::new(Followers::new(None)),
             askers: channel::Sender::new(None),
             is_common,
-            crowds: Mutex::default(),
+            namespaces: Mutex::default(),
             restoring: AtomicBool::new(false),
         }
     }
@@ -163,7 +165,7 @@ impl SharedWatch {
 
     fn lookup_missing(&self, key: &ObjectKey) -> Lookup {
         match self.last_version(key) {
-            None if self.crowds.lock().may_have(key) => Lookup::Unreadable(WITHHELD),
+            None if self.namespaces.lock().may_have(key) => Lookup::Unreadable(WITHHELD),
             version => Lookup::Unwanted(version),
         }
     }
@@ -256,7 +258,7 @@ impl SharedWatch {
         }
         let _order = self.order.lock();
         self.objects.clear();
-        *self.crowds.lock() = Crowds::default();
+        *self.namespaces.lock() = NamespaceUsages::default();
         self.gone.lock().clear();
         self.followers.lock().forget();
     }
@@ -291,12 +293,12 @@ impl SharedWatch {
                 ObjectEvent::Deleted(raw) => self.delete(&raw),
                 ObjectEvent::RelistStart => {
                     self.order.lock().relist_taken();
-                    self.crowds.lock().list_begins();
+                    self.namespaces.lock().list_begins();
                     listed = Some(HashSet::new());
                 }
                 ObjectEvent::RelistEnd => {
                     self.keep_only(&listed.take().unwrap_or_default());
-                    self.crowds.lock().list_ends(true);
+                    self.namespaces.lock().list_ends(true);
                     self.complete();
                 }
             }
@@ -350,7 +352,7 @@ impl SharedWatch {
     fn put(&self, stored: Arc<Stored>) -> Result<(), Lack> {
         let object = &stored.object;
         let key = object.key.clone();
-        if !self.has_place(&key) {
+        if !self.has_slot(&key) {
             return Ok(());
         }
         let before = self.objects.get(&key).map(|known| Arc::clone(&known));
@@ -364,23 +366,23 @@ impl SharedWatch {
         self.followers.lock().resize(bytes, stored.bytes(), &self.interned.payers)?;
         self.revision.fetch_max(object.version.revision.0, Ordering::Relaxed);
         let (uid, hash) = (object.version.uid.clone(), object.version.hash);
-        let mut crowds = self.crowds.lock();
+        let mut namespaces = self.namespaces.lock();
         if let Some(before) = &before {
-            crowds.remove(before);
+            namespaces.remove(before);
         }
-        crowds.add(&stored);
-        drop(crowds);
+        namespaces.add(&stored);
+        drop(namespaces);
         self.objects.insert(key.clone(), stored);
         if before.is_none_or(|before| before.object.version.uid != uid || before.object.version.hash != hash)
         {
-            self.tell(&key);
+            self.notify_followers(&key);
         }
         Ok(())
     }
 
     fn remove(&self, key: &ObjectKey) -> Option<Arc<Stored>> {
         let (_, stored) = self.objects.remove(key)?;
-        self.crowds.lock().remove(&stored);
+        self.namespaces.lock().remove(&stored);
         // An error here needs no action: the next growth of the copy checks the share again.
         let _ = self.followers.lock().resize(stored.bytes(), 0, &self.interned.payers);
         Some(stored)
@@ -397,7 +399,7 @@ impl SharedWatch {
         let version = match self.remove(key) {
             Some(stored) => Some(stored.object.version.clone()),
             // A node may hold the object although it was left out of the copy.
-            None => raw.uid().ok().filter(|_| self.crowds.lock().may_have(key)).map(|uid| {
+            None => raw.uid().ok().filter(|_| self.namespaces.lock().may_have(key)).map(|uid| {
                 let hash = ContentHash::default();
                 ObjectVersion { uid, revision, hash }
             }),
@@ -409,7 +411,7 @@ impl SharedWatch {
             }
             gone.push_back((key.clone(), version));
             drop(gone);
-            self.tell(key);
+            self.notify_followers(key);
         }
     }
 
@@ -423,13 +425,13 @@ impl SharedWatch {
                 && let Some(stored) = self.remove(&key)
             {
                 order.bury(&key, stored.object.version.revision);
-                self.tell(&key);
+                self.notify_followers(&key);
             }
         }
         order.relist_complete();
     }
 
-    fn tell(&self, key: &ObjectKey) {
+    fn notify_followers(&self, key: &ObjectKey) {
         self.followers.lock().each(|subscription, session| session.mailbox.offer(subscription, key));
     }
 }
@@ -474,11 +476,11 @@ mod tests {
         assert_eq!(body["status"], json!({"phase": "Running"}));
         drop(events);
         running.await.unwrap();
-        assert!(matches!(watch.lookup(&object.key), Lookup::Pending), "what has ended keeps nothing");
+        assert!(matches!(watch.lookup(&object.key), Lookup::Pending), "an ended subscription keeps no state");
     }
 
     #[tokio::test]
-    async fn a_deletion_that_was_watched_tells_what_went_and_one_that_a_list_shows_does_not() {
+    async fn watched_deletion_names_its_version_and_listed_one_does_not() {
         let services = Resource::new("", "v1", "services");
         let watch = Arc::new(SharedWatch::new(services.clone(), "Service".to_owned(), store()));
         let (events, receiver) = mpsc::channel(EVENTS_MAX);
@@ -519,7 +521,7 @@ mod tests {
     /// Sessions that hold a version keep it, and others learn that the object exists. It is counted and listed like any
     /// other object.
     #[test]
-    fn what_is_followed_and_not_read_is_there_and_unreadable() {
+    fn followed_object_that_cannot_be_parsed_is_unreadable_not_gone() {
         let services = Resource::new("", "v1", "services");
         let watch = SharedWatch::new(services.clone(), "Service".to_owned(), store());
         watch.apply(raw("s", "u", 5)).expect("room");

@@ -15,10 +15,10 @@ use tombolo_proto::limits::FOLLOWED_MAX;
 use tombolo_runtime::Tasks;
 
 use super::access::{Access, Granted};
-use super::interned::Interned;
+use super::closed::Closed;
 use super::kinds::kind_of;
 use super::selection::Selection;
-use super::shared::{EVENTS_MAX, SharedWatch};
+use super::shared::{EVENTS_MAX, Interned, SharedWatch};
 use crate::kube::{Kube, ListTurns, ObjectEvent, Waiting, WatchError, watch};
 use crate::metrics::{Label, Metrics};
 
@@ -44,19 +44,6 @@ const LISTS_MAX: usize = 4;
 
 /// Longest wait of an edge for the first list.
 const SYNC_LIMIT: Duration = Duration::from_secs(60);
-
-/// The reason why a subscription ended or was not opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Closed {
-    pub(super) code: u16,
-    pub(super) reason: String,
-}
-
-impl Closed {
-    pub(super) fn new(code: u16, reason: &str) -> Self {
-        Self { code, reason: reason.to_owned() }
-    }
-}
 
 struct Running {
     watch: Arc<SharedWatch>,

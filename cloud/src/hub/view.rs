@@ -23,7 +23,7 @@ pub(super) struct View {
     deferred: Mutex<HashSet<ObjectKey>>,
     /// Keys that are about to be deleted at the edge, by the question to ask first: for the node's own set a list of
     /// its pods, otherwise a list of the selection of the watch with this subscription. Bounded by what the edge holds.
-    doubts: Mutex<BTreeMap<SubscriptionId, HashSet<ObjectKey>>>,
+    unconfirmed: Mutex<BTreeMap<SubscriptionId, HashSet<ObjectKey>>>,
     /// The API server has listed the node's pods in this session. From then on the index knows what the node needs, at
     /// least as well as any earlier session could know it.
     pods_proven: bool,
@@ -40,13 +40,13 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn new(node: NodeId, down: Arc<NodeObjectCache>) -> Self {
-        let (deferred, doubts, proven, subscriptions, volumes, recording) = Default::default();
+        let (deferred, unconfirmed, proven, subscriptions, volumes, recording) = Default::default();
         let (pods_proven, kubeedge) = (false, false);
         Self {
             node,
             down,
             deferred,
-            doubts,
+            unconfirmed,
             pods_proven,
             proven,
             subscriptions,
@@ -62,7 +62,7 @@ impl View {
     }
 
     /// Records the current state of these changed keys, whether or not it is sent.
-    pub(super) fn witness<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
+    pub(super) fn record_changes<'k>(&self, keys: impl IntoIterator<Item = &'k (SubscriptionId, ObjectKey)>) {
         if let Some(recording) = &self.recording {
             for (subscription, key) in keys {
                 recording.looked_up(*subscription, key, &self.find(*subscription, key));
@@ -82,11 +82,11 @@ impl View {
 
     /// Takes the keys that the API server must be asked about before they are deleted at the edge, except for
     /// subscriptions with a running question.
-    pub(super) fn take_doubts(
+    pub(super) fn take_unconfirmed(
         &self,
         asked: impl Fn(SubscriptionId) -> bool,
     ) -> Vec<(SubscriptionId, HashSet<ObjectKey>)> {
-        self.doubts.lock().extract_if(.., |subscription, _| !asked(*subscription)).collect()
+        self.unconfirmed.lock().extract_if(.., |subscription, _| !asked(*subscription)).collect()
     }
 
     /// The index now has the node's pods as the API server has listed them, and the API server has confirmed these
@@ -103,7 +103,7 @@ impl View {
     }
 
     pub(super) fn close(&mut self, subscription: SubscriptionId) -> Option<Arc<SharedWatch>> {
-        self.doubts.lock().remove(&subscription);
+        self.unconfirmed.lock().remove(&subscription);
         let index = self.subscriptions.iter().position(|(id, _)| *id == subscription)?;
         Some(self.subscriptions.swap_remove(index).1.watch)
     }
@@ -128,7 +128,12 @@ impl View {
 
     /// The subscription of the question to ask before this object is deleted at the edge; none when no question is
     /// needed. The watches of the kinds are independent: the state of one proves nothing about the others.
-    fn doubt(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Option<SubscriptionId> {
+    fn confirmation_needed(
+        &self,
+        subscription: SubscriptionId,
+        key: &ObjectKey,
+        loss: Loss,
+    ) -> Option<SubscriptionId> {
         if subscription != SubscriptionId::NODE {
             // A deletion that the watch has shown needs no question, nor does an object that the watch does not select.
             let was_shown = matches!(loss, Loss::Need { claimed: false });
@@ -145,7 +150,7 @@ impl View {
             (Some(_), Loss::Need { .. }) => pods,
             (None, _) if self.kubeedge => {
                 let kind = VolumeKind::of(key)?;
-                pods.or_else(|| self.volumes.doubt(kind, key))
+                pods.or_else(|| self.volumes.confirmation_needed(kind, key))
             }
             (None, _) => None,
         }
@@ -198,10 +203,10 @@ impl NodeView for View {
     }
 
     fn certainty(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Certainty {
-        match self.doubt(subscription, key, loss) {
+        match self.confirmation_needed(subscription, key, loss) {
             None => Certainty::Certain,
             Some(asked) => {
-                self.doubts.lock().entry(asked).or_default().insert(key.clone());
+                self.unconfirmed.lock().entry(asked).or_default().insert(key.clone());
                 Certainty::Asked
             }
         }
@@ -236,7 +241,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::super::interned::Interned;
+    use super::super::shared::Interned;
     use super::*;
     use crate::kube::resources;
 
@@ -252,19 +257,19 @@ mod tests {
     }
 
     fn asked(view: &View) -> usize {
-        view.take_doubts(|_| false).iter().map(|(_, keys)| keys.len()).sum()
+        view.take_unconfirmed(|_| false).iter().map(|(_, keys)| keys.len()).sum()
     }
 
     #[test]
-    fn nothing_that_the_edge_holds_is_taken_away_on_the_word_of_a_late_watch() {
+    fn late_watch_removes_nothing_that_the_edge_holds() {
         let (mut view, keys) = view();
         for key in &keys {
             for loss in [CLAIMED, CLAIMED, Loss::Object] {
                 assert_eq!(view.certainty(SubscriptionId::NODE, key, loss), Certainty::Asked, "{key}");
             }
         }
-        assert!(view.take_doubts(|_| true).is_empty(), "one question at a time");
-        assert_eq!(asked(&view), 3, "each is asked about once");
+        assert!(view.take_unconfirmed(|_| true).is_empty(), "one question at a time");
+        assert_eq!(asked(&view), 3, "each is confirmed once");
         view.prove(vec![keys[1].clone()]);
         for key in &keys {
             assert_eq!(view.certainty(SubscriptionId::NODE, key, CLAIMED), Certainty::Certain, "{key}");
@@ -277,7 +282,7 @@ mod tests {
     /// The watch of pods shows the end of a pod. For a ConfigMap it shows that an older pod no longer needs it, and
     /// perhaps does not show yet that a newer pod does.
     #[test]
-    fn the_end_of_a_need_is_asked_about_whatever_its_own_watch_has_shown() {
+    fn end_of_a_need_is_confirmed_whatever_the_object_watch_showed() {
         let (mut view, [pod, config, secret]) = view();
         assert_eq!(view.certainty(SubscriptionId::NODE, &pod, TOLD), Certainty::Certain);
         for key in [&config, &secret] {
@@ -288,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_subscription_that_is_asked_about_which_its_watch_could_have_missed() {
+    fn only_objects_a_watch_may_have_missed_need_confirmation() {
         let (mut view, [pod, config, _]) = view();
         let subscription = SubscriptionId(3);
         let watch =
@@ -297,7 +302,7 @@ mod tests {
         assert_eq!(
             view.certainty(subscription, &config, TOLD),
             Certainty::Certain,
-            "the watch has told its end"
+            "the watch has reported its deletion"
         );
         assert_eq!(
             view.certainty(subscription, &pod, CLAIMED),
@@ -308,6 +313,6 @@ mod tests {
         assert_eq!(asked(&view), 1);
         assert_eq!(view.certainty(subscription, &config, CLAIMED), Certainty::Asked);
         view.close(subscription);
-        assert_eq!(asked(&view), 0, "nobody asks for what is followed no longer");
+        assert_eq!(asked(&view), 0, "objects that are no longer followed are not confirmed");
     }
 }

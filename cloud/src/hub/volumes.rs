@@ -21,10 +21,10 @@ use tombolo_proto::session::Lookup;
 use tombolo_proto::{ObjectKey, Resource, SubscriptionId};
 use tombolo_runtime::doubled;
 
+use super::closed::Closed;
 use super::followed::Followed;
 use super::registry::SessionHandle;
 use super::shared::SharedWatch;
-use super::subscriptions::Closed;
 use crate::edgecontroller::node_object_cache::{PodsOn, WITHHELD};
 
 /// The kinds, by their plurals in the core group.
@@ -169,7 +169,7 @@ impl Volumes {
 
     /// The question to ask before a volume or claim is deleted at the edge, if the copy does not have it and the node
     /// may have a right to it. Requires that the node's pods are known.
-    pub(super) fn doubt(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
+    pub(super) fn confirmation_needed(&self, kind: VolumeKind, key: &ObjectKey) -> Option<SubscriptionId> {
         let followed = self.followed(kind)?;
         let there = matches!(followed.watch.lookup(key), Lookup::Present(_));
         let may = |claims: &Arc<ReferencedClaims>| may_have(key, claims) || !claims.complete;
@@ -240,7 +240,7 @@ mod tests {
     use tombolo_proto::session::kubeedge::{CloudConfig, CloudSession, Ledger, LedgerEntry};
     use tombolo_proto::{CloudRevision, Epoch, Moment, NodeId, Uid};
 
-    use super::super::interned::Interned;
+    use super::super::shared::Interned;
     use super::super::view::View;
     use super::*;
     use crate::edgecontroller::{Index, Kind, NodeObjectCache};
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_told_while_a_pod_of_the_node_refers_to_it() {
+    fn claim_is_sent_while_a_pod_on_the_node_refers_to_it() {
         let claim = object("persistentvolumeclaims", "d", "data", &json!({}));
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let other =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_is_told_while_its_claim_is_referred_to() {
+    fn volume_is_sent_while_its_claim_is_referenced() {
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let volume = |claim: &Value| object("persistentvolumes", "", "v", &json!({ "claimRef": claim }));
         assert!(is_told(&volume(&json!({"namespace": "d", "name": "data"})), std::slice::from_ref(&by_name)));
@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_last_pod_is_the_end_of_the_right() {
+    fn right_to_a_claim_ends_with_the_last_pod() {
         let (resource, kind) = (VolumeKind(1).resource(), "PersistentVolumeClaim".to_owned());
         let interned = Interned::new(usize::MAX);
         let watch = Arc::new(SharedWatch::new(resource, kind, interned));
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         volumes.watches[1] = Some(Followed::new(watch));
-        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are not known");
+        assert!(matches!(volumes.lookup(&claim, || None), Some(Lookup::Pending)), "the pods are unknown");
         let by_name = pod(&json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
         let on = |pods: &[Arc<SharedObject>], complete| Some(PodsOn { pods: pods.to_vec(), complete });
         let pods = [by_name];
@@ -313,7 +313,7 @@ mod tests {
 
     /// Pods come and go, and everything that the edge holds is looked up each time.
     #[test]
-    fn what_cannot_be_followed_is_tried_ever_less_often_and_no_longer_than_a_pod_needs_it() {
+    fn refused_volume_watch_backs_off_and_ends_with_the_need() {
         let mut volumes = Volumes::default();
         let claim = object("persistentvolumeclaims", "d", "data", &json!({})).key.clone();
         let volume = object("persistentvolumes", "", "v", &json!({})).key.clone();
@@ -338,7 +338,7 @@ mod tests {
         }
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300].map(|wait| [wait, wait]));
         [0, 1].into_iter().for_each(|kind| volumes.retry(VolumeKind(kind)));
-        assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and nothing is asked");
+        assert_eq!(look(&mut volumes, &[]), (0, 2), "no pod does: the right has ended, and no call is made");
     }
 
     /// Everything that the session has to send now. Ledger writes that it needs are stored at once.
@@ -357,7 +357,7 @@ mod tests {
     /// A KubeEdge edge holds a claim that it was given for a pod. While it was disconnected, the pod was deleted, and
     /// with it the right.
     #[test]
-    fn a_right_that_ended_while_the_node_was_away_is_told_with_the_next_connection() {
+    fn right_that_ended_while_the_node_was_away_is_reported_on_reconnect() {
         let node = NodeId::parse("edge-1").expect("valid");
         let down = Arc::new(NodeObjectCache::default());
         let mut index = Index::new(Arc::clone(&down));
@@ -386,7 +386,7 @@ mod tests {
             told.iter().filter(|text| text.contains("\"delete\"") && text.contains("data")).count()
         };
         assert_eq!(deletions(&mut session, &view), 0, "the API server is asked for the pods first");
-        assert_eq!(view.take_doubts(|_| false).len(), 1);
+        assert_eq!(view.take_unconfirmed(|_| false).len(), 1);
         view.prove(Vec::new());
         session.offer(SubscriptionId::NODE, claim, &view);
         // The claim itself is not known, but it is known that no pod of the node refers to it. So the kind need not be

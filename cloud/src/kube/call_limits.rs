@@ -19,7 +19,7 @@ use tombolo_apicore::query::Query;
 use tombolo_apicore::query::path::Target;
 use tombolo_proto::NodeId;
 
-use super::{CallError, Caller};
+use super::api_call::CallError;
 use crate::metrics::Label;
 use crate::turns::Turns;
 
@@ -67,14 +67,6 @@ impl Class {
             "nodes" if own && *method == Method::POST && path.name.is_none() => Self::Register,
             _ if own && !reads => Self::Report,
             _ => Self::Read,
-        }
-    }
-
-    /// The class of such a call when this caller makes it.
-    pub(super) fn by(self, caller: Caller<'_>) -> Self {
-        match (self, caller) {
-            (Self::Review, Caller::Node(_) | Caller::Token(..)) => Self::Question,
-            _ => self,
         }
     }
 
@@ -269,7 +261,7 @@ mod tests {
 
     use super::*;
     use crate::kube::endless::read;
-    use crate::kube::{ApiCall, Kube, Room};
+    use crate::kube::{ApiCall, Caller, Kube, Room};
     use crate::metrics::Refusals;
 
     fn node(name: &str) -> NodeId {
@@ -277,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart_by_what_they_are_for() {
+    fn calls_are_classified_by_purpose() {
         let class = |method: Method, path: &str| {
             Class::of(&method, &read(&ApiCall { method: method.clone(), ..ApiCall::get(path) }).expect(path))
         };
@@ -305,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn no_class_takes_the_places_of_another_one_and_no_node_those_of_cloudcore() {
+    fn call_slots_are_separate_for_each_class_and_for_cloudcore() {
         let gate = Gate::default();
         let enter = |class, for_node| gate.enter(class, for_node).now_or_never();
         let limits = Class::Bulk.limits().0;
@@ -320,7 +312,7 @@ mod tests {
             (i64::try_from(limits + OWN_MAX).unwrap(), 0)
         );
         drop((bulk, own));
-        assert!(enter(Class::Bulk, true).is_some(), "the places are free again");
+        assert!(enter(Class::Bulk, true).is_some(), "the slots are free again");
     }
 
     /// Removes those that have completed.
@@ -339,7 +331,7 @@ mod tests {
     /// Many nodes request a hundred lists each, then one node requests a single list. It waits behind a few calls of
     /// each node, not behind all of them.
     #[test]
-    fn the_queue_goes_round_among_the_nodes() {
+    fn call_queue_is_round_robin_over_nodes() {
         let gate = Gate::default();
         let (limits, share) = Class::Bulk.limits();
         let list = async |name: String| {
@@ -358,9 +350,9 @@ mod tests {
             answered += 1;
             held.extend(ended(&mut waiting));
         }
-        assert_eq!(gate.turns.len(), 16, "shares of those who ask");
+        assert_eq!(gate.turns.len(), 16, "shares of the nodes with calls");
         drop((waiting, held));
-        assert_eq!(gate.turns.len(), 0, "nothing is kept of nodes that ask nothing");
+        assert_eq!(gate.turns.len(), 0, "no state is kept for idle nodes");
     }
 
     const LARGE: &str = "/api/v1/pods";
@@ -414,14 +406,14 @@ mod tests {
 
     /// A node requests large lists and does not read them. It holds no shared slots, and none of its own turns.
     #[tokio::test(start_paused = true)]
-    async fn a_node_that_does_not_read_holds_no_places() {
+    async fn node_that_does_not_read_holds_no_call_slots() {
         let (kube, greedy) = (kube(), Asking::new("n", 0));
         let lists = [(Method::GET, LARGE)];
         let mut lists: Vec<_> = (0..16).map(|_| Box::pin(greedy.ask(&kube, &lists))).collect();
-        assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "nothing is read");
+        assert!(tokio::time::timeout(SOON, join_all(&mut lists)).await.is_err(), "no byte is read");
         let lane = &kube.gate.lanes[Class::Bulk as usize];
         assert_eq!((lane.running.get(), lane.nodes.available_permits()), (0, Class::Bulk.limits().0));
-        assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was asked for once");
+        assert_eq!((lane.calls.get(), kube.gate.turns.len()), (16, 0), "each was requested once");
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
         for (who, name, method, path) in [
             ("its own lease", "n", Method::PATCH, lease),
@@ -435,12 +427,12 @@ mod tests {
         // The node reads one answer after the other.
         greedy.large.add_permits(1);
         assert_eq!(tokio::time::timeout(SOON, join_all(lists)).await.expect("answers"), [200; 16]);
-        assert!(lane.calls.get() <= 2 * 16 + 2, "one that had to wait is asked for once more");
+        assert!(lane.calls.get() <= 2 * 16 + 2, "a delayed one is requested once more");
     }
 
     /// Nodes let their own kubelets hang and read pod logs through them, and request token reviews that take long.
     #[tokio::test(start_paused = true)]
-    async fn questions_about_rights_wait_for_nothing_that_nodes_ask() {
+    async fn reviews_of_rights_do_not_wait_for_requests_of_nodes() {
         let kube = kube();
         let greedy: Vec<_> = (0..16).map(|number| Asking::new(&format!("n{number}"), 1)).collect();
         let (logs, tokens) = ([(Method::GET, HANGING)], [(Method::POST, HANGING_REVIEW)]);
@@ -450,7 +442,7 @@ mod tests {
                 hanging.push(Box::pin(asking.ask(&kube, calls)));
             }
         }
-        assert!(tokio::time::timeout(SOON, join_all(&mut hanging)).await.is_err(), "nothing is answered");
+        assert!(tokio::time::timeout(SOON, join_all(&mut hanging)).await.is_err(), "no answer is given");
         for name in ["n0", "modest"] {
             let node = node(name);
             let review = ApiCall { method: Method::POST, ..ApiCall::get(REVIEW) };
@@ -462,7 +454,7 @@ mod tests {
     /// A request that makes several calls holds the node's large answer from its first call on, while others wait for
     /// it.
     #[tokio::test(start_paused = true)]
-    async fn who_has_the_large_answer_of_a_node_does_not_wait_for_those_who_wait_for_it() {
+    async fn holder_of_the_large_answer_slot_does_not_wait_for_its_waiters() {
         let (kube, node) = (kube(), Asking::new("n", 1));
         let (object, other) = ("/api/v1/namespaces/d/configmaps/large", "/api/v1/namespaces/d/configmaps/a");
         let update = [(Method::GET, object), (Method::GET, other), (Method::PUT, other)];
@@ -470,7 +462,7 @@ mod tests {
         let updates = node.ask(&kube, &update);
         let others = join_all((0..15).map(|_| node.ask(&kube, &reads)));
         let both = futures::future::join(updates, others);
-        let (code, codes) = tokio::time::timeout(SOON, both).await.expect("nobody waits for the other");
+        let (code, codes) = tokio::time::timeout(SOON, both).await.expect("neither waits for the other");
         assert!(code == 200 && codes == [200; 15]);
     }
 

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_told_what_was_asked_before_he_came() {
+    async fn caller_never_gets_an_answer_requested_before_its_call() {
         let world = World::default();
         let many = join_all((0..2000).map(|number| world.comes(number * 3 / 2)));
         let changes = async {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_gives_up_while_asking_holds_nobody_up() {
+    async fn abandoned_request_does_not_block_waiting_callers() {
         let world = World::default();
         let begin = Instant::now();
         let gives_up = tokio::time::timeout(FLIGHT / 2, world.ask(Wanted::New));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_an_older_answer_does_not_wait_for_a_new_one() {
+    async fn caller_that_accepts_an_older_answer_does_not_wait() {
         let world = World::default();
         world.ask(Wanted::New).await;
         world.now.set(1);

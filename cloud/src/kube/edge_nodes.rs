@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_is_what_is_read() {
+    fn read_is_exactly_the_one_that_was_reviewed() {
         let node = asked(Method::GET, "/api/v1/nodes/other").expect("a read");
         assert_eq!(
             (&node["verb"], &node["resource"], &node["name"]),
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_reads_of_objects_is_asked_about() {
+    fn only_object_reads_are_reviewed_for_the_edge_group() {
         for path in
             ["/api/v1/nodes/n/proxy", "/api/v1/namespaces/d/pods/p/log", "/version", "/api/v1/watch/nodes"]
         {

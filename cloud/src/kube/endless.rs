@@ -8,7 +8,7 @@ use tombolo_apicore::query::Query;
 use tombolo_apicore::query::params::PARAMS_MAX;
 use tombolo_apicore::query::path::Target;
 
-use super::{ApiCall, CallError};
+use super::api_call::{ApiCall, CallError};
 
 /// Subresources that are connections to a node or to a workload on it.
 const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_call_is_known_however_it_is_spelled() {
+    fn endless_call_is_recognised_however_it_is_spelled() {
         for path in [
             "/api/v1/pods?watch=true",
             "/api/v1/pods?watch=1",
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_by_itself_is_none() {
+    fn ending_calls_are_not_endless() {
         for path in [
             "/api/v1/pods?watch=false",
             "/api/v1/pods?watch=0&watch=1",
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_reads_in_another_way_is_no_call() {
+    fn ambiguous_calls_are_invalid() {
         let selector = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Da";
         for path in [
             format!("{selector},metadata.namespace%21%3Db;"),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_hides_behind_parameters_that_are_not_read() {
+    fn calls_with_too_many_parameters_are_invalid() {
         let query = |count: usize| format!("/api/v1/pods?{}watch=1", "a&".repeat(count));
         assert!(matches!(judged(&Method::GET, &query(PARAMS_MAX - 1)), Err(CallError::Endless)));
         assert!(matches!(judged(&Method::GET, &query(PARAMS_MAX)), Err(CallError::Invalid(_))));

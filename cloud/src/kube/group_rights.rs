@@ -102,7 +102,7 @@ impl Kube {
             Some(outcome.as_ref().copied().map_err(|error| Arc::<str>::from(error.to_string())))
         };
         let (kind, outcome) = match common.ask(Wanted::New, ask, keep).await {
-            Got::Common(may) => ("shared", may.map_err(|error| Unanswered::Trouble(error.to_string()))),
+            Got::Common(may) => ("shared", may.map_err(|error| Unanswered::Failed(error.to_string()))),
             Got::Own(outcome) => ("asked", outcome),
         };
         self.group_rights.count(kind);
@@ -175,7 +175,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(500)))]
         #[test]
-        fn two_questions_never_share_an_answer(allowed in attributes(), other in attributes(), second: bool) {
+        fn different_group_reviews_never_share_an_answer(allowed in attributes(), other in attributes(), second: bool) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
             runtime.expect("a runtime").block_on(async {
                 let kube = allowing(&allowed);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_ask_this_about_their_group() {
+    fn group_reviews_cover_the_warm_set() {
         assert_eq!(ASKED_BY_ALL.len(), QUESTIONS);
         for (index, spec) in ASKED_BY_ALL.iter().enumerate() {
             assert_eq!(ASKED_BY_ALL.iter().position(|other| other == spec), Some(index), "{spec} twice");
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_about_a_group_that_is_not_understood_allows_nothing() {
+    async fn group_review_that_is_not_understood_allows_nothing() {
         for (code, trouble) in [(400, false), (422, false), (403, true), (429, true), (500, true)] {
             let client =
                 answering(move |_, _| std::future::ready((code, json!({"status": {"allowed": true}}))));

@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::call::ANSWER_LEN_MAX;
+use super::api_call::ANSWER_LEN_MAX;
 use super::tree::{collection, tree_bytes_max};
 use super::{Answer, ApiCall, CallError, Caller, Kube, RawObject};
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_list_that_cannot_be_read_is_no_empty_one() {
+    async fn unparsable_list_is_an_error_not_an_empty_list() {
         const FIRST: &str = r#"{"metadata":{"continue":"1"},"items":[{"metadata":{"name":"a"}}]}"#;
         const LAST: &str = r#"{"metadata":{},"items":[{"metadata":{"name":"b"}}]}"#;
         const BROKEN: [&[&str]; 4] =

@@ -105,7 +105,7 @@ mod tests {
             let secret = asked.pointer("/spec/resourceAttributes/resource") == Some(&json!("secrets"));
             let (code, answer) = match path.as_str() {
                 "/api/v1/nodes" if restriction => {
-                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "nothing may be made");
+                    assert_eq!(parts.uri.query(), Some("dryRun=All"), "no object may be created");
                     let message =
                         format!("node \"{PROBE_NODE}\" is not allowed to modify node \"{OTHER_NODE}\"");
                     (403, json!({"kind": "Status", "status": "Failure", "code": 403, "message": message}))
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_keeps_nodes_apart_is_tried() {
+    async fn node_isolation_of_the_api_server_is_probed() {
         for (own, foreign, authorizer) in
             [(true, false, true), (false, false, false), (true, true, false), (false, true, false)]
         {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_protections_are_named() {
         let problem = |node_authorizer, node_restriction| {
             Protections { node_authorizer, node_restriction }.problem().unwrap_or_default()
         };

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fleet_that_comes_back_asks_for_each_document_once() {
+    async fn reconnecting_fleet_requests_each_document_once() {
         let (kube, asked, _) = counted(100);
         let paths = ["/version", "/api", "/apis", "/openapi/v2", "/openid/v1/jwks", "/apis/apps/v1"];
         let nodes = (0..2000).map(|node| kube.document(None, ApiCall::get(paths[node % paths.len()])));
@@ -264,12 +264,12 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 6);
         tokio::time::advance(FRESH).await;
         kube.document(None, ApiCall::get("/api")).await.expect("an answer");
-        assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is asked for again");
-        assert_eq!(kube.published.copies.len(), 1, "the others are gone");
+        assert_eq!(asked.load(Ordering::SeqCst), 7, "a copy is requested again");
+        assert_eq!(kube.published.copies.len(), 1, "the others are dropped");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_an_agent_asks_for_in_every_session_has_copies() {
+    async fn documents_requested_in_every_session_are_cached() {
         let (kube, asked, _) = counted(100);
         for _ in 0..20 {
             for (path, form) in IN_EVERY_SESSION {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_copy_is_made_of_what_a_peer_makes_up() {
+    async fn invented_requests_are_not_cached() {
         let (kube, asked, away) = counted(100);
         let odd = ApiCall { accept: "application/x-17".to_owned(), ..ApiCall::get("/api") };
         for call in [
@@ -304,13 +304,13 @@ mod tests {
         assert_eq!(
             kube.document(None, ApiCall::get("/api")).await.expect("an answer").code,
             404,
-            "nothing stale is given"
+            "no stale copy is returned"
         );
         assert_eq!(kube.published.len(), 0);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn copies_stay_within_their_bytes() {
+    async fn published_document_cache_stays_within_its_bytes() {
         let (kube, asked, _) = counted(COPIES_LEN_MAX / 3);
         for _ in 0..2 {
             for name in ["a", "b", "c", "d", "e"] {
@@ -324,7 +324,7 @@ mod tests {
 
     /// The API server lists its documents, but returns a document for any hash.
     #[tokio::test(start_paused = true)]
-    async fn of_documents_with_hashes_only_those_that_are_published_have_copies() {
+    async fn hashed_documents_are_cached_only_if_published() {
         let asked = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&asked);
         let client = crate::kube::tests::double::answering(move |_, _| {
@@ -340,14 +340,14 @@ mod tests {
             }
             (asked.swap(0, Ordering::SeqCst), kube.published.copies.len())
         };
-        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (5, 0), "nobody has read the list");
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (5, 0), "the list was not read");
         assert_eq!(count("/openapi/v3").await, (1, 1));
         assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 2));
         for made_up in ["api/v1?hash=A", "api/v1?hash=", "api/v1?hash=AB&x=1", "x?hash=AB"] {
             assert_eq!(count(&format!("/openapi/v3/{made_up}")).await, (5, 2), "{made_up}");
         }
         tokio::time::advance(FRESH).await;
-        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list has gone");
+        assert_eq!(count("/openapi/v3/api/v1?hash=AB").await, (1, 1), "it is known, and its list is dropped");
     }
 
     /// An API server that answers every request with this code after some time, and counts the requests.
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_there_has_a_copy_where_all_nodes_look_for_it() {
+    async fn missing_common_document_is_cached() {
         let code = Arc::new(AtomicU16::new(404));
         let (kube, asked) = saying(&code);
         let get = |path: &str| kube.document(None, ApiCall::get(path));
@@ -392,13 +392,17 @@ mod tests {
             for _ in 0..2 {
                 assert_eq!(get("/apis/superedge.io/v1").await.expect("an answer").code, other);
             }
-            assert_eq!(asked.swap(0, Ordering::SeqCst), 2, "nobody is told {other} of another's question");
+            assert_eq!(
+                asked.swap(0, Ordering::SeqCst),
+                2,
+                "no caller gets {other}, the answer to another query"
+            );
         }
     }
 
     /// A custom resource definition is created while a fleet looks for it.
     #[tokio::test(start_paused = true)]
-    async fn who_misses_something_in_a_copy_hears_of_it_as_soon_as_it_is_there() {
+    async fn stale_copy_is_replaced_when_a_client_misses_something() {
         let code = Arc::new(AtomicU16::new(404));
         let (kube, asked) = saying(&code);
         let begin = Instant::now();
@@ -422,6 +426,6 @@ mod tests {
         };
         futures::future::join(futures::future::join_all((0..2000).map(looks)), made).await;
         let (asked, time) = (asked.load(Ordering::SeqCst), begin.elapsed());
-        assert!(asked <= 6 && time < Duration::from_secs(4), "{asked} questions in {time:?}");
+        assert!(asked <= 6 && time < Duration::from_secs(4), "{asked} requests in {time:?}");
     }
 }

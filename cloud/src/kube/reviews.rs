@@ -23,7 +23,7 @@ pub(crate) enum Unanswered {
     Unreadable(String),
     /// Any other failure, which is the cluster's.
     #[error("access review failed: {0}")]
-    Trouble(String),
+    Failed(String),
     #[error(transparent)]
     Call(#[from] CallError),
 }
@@ -88,7 +88,7 @@ fn answered(answer: &Answer) -> Result<Value, Unanswered> {
     match answer.code {
         200..300 => Ok(answer.json()),
         400 | 422 => Err(Unanswered::Unreadable(answer.message())),
-        _ => Err(Unanswered::Trouble(answer.message())),
+        _ => Err(Unanswered::Failed(answer.message())),
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_right_is_what_the_api_server_says_it_is() {
+    async fn review_answers_are_parsed() {
         assert_eq!(asked(201, json!({"allowed": true})).await.expect("an answer"), Right::Allowed);
         for status in [json!({"allowed": false, "reason": "no"}), json!({"allowed": "true", "reason": "no"})]
         {
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bad_question_is_told_from_trouble() {
+    async fn malformed_review_is_distinguished_from_a_failure() {
         for code in [400, 422] {
             let error = asked(code, json!({"allowed": true})).await.expect_err("no answer");
             assert!(matches!(&error, Unanswered::Unreadable(text) if text == "said"), "{code}: {error}");
         }
         for code in [401, 403, 404, 429, 500, 503] {
             let error = asked(code, json!({"allowed": true})).await.expect_err("no answer");
-            assert!(matches!(&error, Unanswered::Trouble(text) if text == "said"), "{code}: {error}");
+            assert!(matches!(&error, Unanswered::Failed(text) if text == "said"), "{code}: {error}");
         }
     }
 }

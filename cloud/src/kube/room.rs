@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tombolo_runtime::{Held, Share};
 
-use super::CallError;
+use super::api_call::CallError;
 use crate::metrics::Refusals;
 
 /// Longest answer to a node's request, in bytes. Together with the rest of a session it stays below the limit of a

@@ -95,8 +95,8 @@ fn group_and_plural(path: &str) -> (&str, &str) {
 
 /// Whether a text is a JSON object. Nothing of it is kept.
 pub(crate) fn is_object(text: &[u8]) -> bool {
-    struct Object;
-    impl<'de> Visitor<'de> for Object {
+    struct ObjectVisitor;
+    impl<'de> Visitor<'de> for ObjectVisitor {
         type Value = ();
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
@@ -107,7 +107,7 @@ pub(crate) fn is_object(text: &[u8]) -> bool {
         }
     }
     let mut text = serde_json::Deserializer::from_slice(text);
-    text.deserialize_map(Object).and_then(|()| text.end()).is_ok()
+    text.deserialize_map(ObjectVisitor).and_then(|()| text.end()).is_ok()
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_take_many_times_its_length_is_not_read() {
+    fn text_that_would_expand_too_much_is_not_parsed() {
         for (part, most) in [(r#"{"":0},"#, 2_900), (r#"[0],"#, 10_000), (r#""","#, 32_000), ("0,", 32_000)] {
             let text = |count: usize| format!(r#"{{"x":[{}0]}}"#, part.repeat(count));
             assert!(read_tree(text(most).as_bytes()).is_ok(), "{part}");
@@ -127,13 +127,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_few_parts_is_read_and_what_strings_hold_counts_as_nothing() {
+    fn long_text_with_few_parts_is_parsed() {
         let text = serde_json::json!({"data": {"a": "{[,".repeat(500_000), "b": "\\\",{".repeat(100_000)}});
         assert_eq!(read_tree(text.to_string().as_bytes()).expect("read"), text);
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_an_error() {
+    fn too_deep_nesting_is_an_error() {
         for open in ["[", r#"{"a":"#] {
             read_tree(open.repeat(2_000_000).as_bytes()).expect_err("too deep");
             read_tree(open.repeat(200).as_bytes()).expect_err("too deep");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_write_takes_less_than_what_others_write() {
+    fn parse_limit_is_smaller_for_kinds_that_nodes_write() {
         for path in [
             "/api/v1/nodes",
             "/api/v1/namespaces/d/events",

@@ -247,7 +247,7 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
             Some(turns) => turns.take().await,
             None => None,
         };
-        self.tell(ObjectEvent::RelistStart).await;
+        self.send(ObjectEvent::RelistStart).await;
         let caller = turn.as_ref().map_or(Caller::Own, Caller::OwnInTurn);
         let (mut pages, mut revision) = (Pages::new(self.kube, caller, self.path), None);
         let waiting = self.waiting.clone();
@@ -263,12 +263,12 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
                 let mut object =
                     RawObject::read(item.get(), self.most).map_err(|error| WatchError::new(&error))?;
                 reading.keep(&mut object).await;
-                self.tell(ObjectEvent::Applied(object)).await;
+                self.send(ObjectEvent::Applied(object)).await;
             }
             revision = page.revision().map(str::to_owned);
         }
         self.from = Some(revision.ok_or_else(|| WatchError::new(&"the list has no resourceVersion"))?);
-        self.tell(ObjectEvent::RelistEnd).await;
+        self.send(ObjectEvent::RelistEnd).await;
         Ok(())
     }
 
@@ -330,11 +330,11 @@ impl<T: Send, F: Fn(ObjectEvent) -> T> Watch<'_, T, F> {
         lines.release();
         reading.keep(&mut object).await;
         self.from = Some(revision_of(&object)?);
-        self.tell(into_event(object)).await;
+        self.send(into_event(object)).await;
         Ok(true)
     }
 
-    async fn tell(&mut self, event: ObjectEvent) {
+    async fn send(&mut self, event: ObjectEvent) {
         // A list only counts when it is complete.
         if self.from.is_some() {
             self.backoff.reset();

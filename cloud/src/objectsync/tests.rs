@@ -45,7 +45,7 @@ fn names_and_versions_are_read_as_kubeedge_writes_them() {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn records_read_back() {
     let node = NodeId::parse("edge-1").expect("a node");
     let entry = |uid, revision| LedgerEntry { kind: "Pod".into(), uid, revision };
     let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", "web");

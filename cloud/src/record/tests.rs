@@ -24,7 +24,7 @@ async fn recorded(documents: &[String]) -> usize {
 }
 
 #[tokio::test]
-async fn a_message_that_would_take_many_times_its_length_ends_the_recording() {
+async fn message_that_would_expand_too_much_ends_the_recording() {
     let said =
         |content: serde_json::Value| json!({"header": {"msg_id": "a"}, "content": content}).to_string();
     let small = said(json!({"a": [1, 2, 3]}));
@@ -45,7 +45,7 @@ async fn a_message_that_would_take_many_times_its_length_ends_the_recording() {
 }
 
 #[tokio::test]
-async fn every_frame_that_waits_weighs_what_it_is() {
+async fn queued_frames_count_with_their_size() {
     let (folder, tasks) = (tempfile::tempdir().expect("a folder"), Tasks::new());
     let recorder = Recorder::start(folder.path(), &tasks).expect("begun");
     let connection = recorder.own(&node(), Transport::Quic);

@@ -42,8 +42,8 @@ async fn the_main_flows_run_under_the_shipped_rights() {
 
 /// Two machines with the same disk image connect to two replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_lease_tells_two_processes_at_two_replicas_apart() {
-    tombolo_testkit::cluster_or_skip!("the_lease_tells_two_processes_at_two_replicas_apart");
+async fn lease_distinguishes_two_processes_at_two_replicas() {
+    tombolo_testkit::cluster_or_skip!("lease_distinguishes_two_processes_at_two_replicas");
     let world = World::start().await;
     let replica = world.replica().await;
     let mut edge = world.connect_process("first", 7);
@@ -231,7 +231,11 @@ async fn objects_follow_their_pods(world: &World) {
         .admin("PATCH", "/api/v1/namespaces/default/secrets/password", &json!({"stringData": {"k": "s2"}}))
         .await;
     world.fence(&mut edge, "first").await;
-    assert_eq!(edge.delivered, Vec::<String>::new(), "a secret stops flowing when its last pod is gone");
+    assert_eq!(
+        edge.delivered,
+        Vec::<String>::new(),
+        "a Secret is no longer delivered once its last pod is gone"
+    );
 }
 
 async fn a_pod_bound_before_its_node_exists(world: &World) {
@@ -263,7 +267,7 @@ async fn a_deleted_node_hears_of_it_and_comes_back(world: &World) {
     world.fence(&mut other, "first").await;
     drop(other);
     assert_eq!(edge.api("GET", "/api/v1/nodes/second", "", &Value::Null).await.code, 404);
-    assert_eq!(edge.delivered, Vec::<String>::new(), "nothing is delivered, and nothing is deleted");
+    assert_eq!(edge.delivered, Vec::<String>::new(), "no object is delivered, and none is deleted");
     assert!(edge.has("v1/pods/default/early"));
     edge.register().await;
     edge.until("the change that happened meanwhile", |edge| {
@@ -284,7 +288,7 @@ async fn a_newer_connection_takes_over(world: &World) {
     assert_eq!(old.goodbye.expect("said").reason, GoodbyeReason::Replaced);
     new.until("its objects", |edge| !edge.caught_up.is_empty()).await;
     world.fence(&mut new, "second").await;
-    assert_eq!(new.delivered, Vec::<String>::new(), "nothing changed, nothing is sent");
+    assert_eq!(new.delivered, Vec::<String>::new(), "without a change, nothing is sent");
     assert_eq!(
         world.status.snapshot().nodes.iter().filter(|node| node.connected && node.name == "second").count(),
         1

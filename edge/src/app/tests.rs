@@ -143,6 +143,24 @@ async fn away(agent: &Agent, cloud: &FakeCloud) {
     agent.loses_the_cloud().await;
 }
 
+/// Waits until the cloud has all that the agent has for it, for statements that something is not sent. An event that the
+/// agent accepts without a cloud is sent after what it accepted before.
+async fn fence(agent: &Agent, cloud: &FakeCloud) {
+    const EVENTS: &str = "/api/v1/namespaces/fences/events";
+    let event = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {"name": "fence", "namespace": "fences"},
+        "involvedObject": {"kind": "Pod", "namespace": "fences", "name": "web"}, "reason": "Fence",
+    });
+    away(agent, cloud).await;
+    let (code, made) = agent.call(Method::POST, EVENTS, &event.to_string()).await;
+    assert_eq!(code, StatusCode::CREATED, "{made}");
+    cloud.set_away(false);
+    wait_until("the fence", DEADLINE, async || {
+        cloud.calls().contains(&format!("POST {EVENTS}")) && agent.status.look().reports_waiting == 0
+    })
+    .await;
+}
+
 /// Names in a list.
 fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap();
@@ -154,7 +172,7 @@ fn pod_spec() -> Value {
 }
 
 #[tokio::test]
-async fn objects_arrive_change_and_go_across_restarts() {
+async fn objects_are_delivered_updated_and_deleted_across_restarts() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let (app, token) = (key("configmaps", "app"), key("secrets", "token"));
     cloud.put(&app, "u1", &json!({"data": {"a": "1"}}), &[]);
@@ -191,7 +209,7 @@ async fn objects_arrive_change_and_go_across_restarts() {
 }
 
 #[tokio::test]
-async fn before_the_first_word_from_the_cloud_nothing_is_claimed() {
+async fn lists_are_refused_before_the_first_sync() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -247,7 +265,7 @@ async fn the_agent_registers_renews_and_reports() {
 /// Before the first synchronisation, the store of a new agent on an existing node does not say whether a kubelet owns
 /// the node.
 #[tokio::test]
-async fn an_agent_without_a_copy_of_its_node_does_not_speak_over_a_kubelet() {
+async fn agent_without_its_node_does_not_report_beside_a_kubelet() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let there = json!({"code": 409, "reason": "AlreadyExists", "message": "nodes \"edge-a\" already exists"});
     cloud.script("Insert null/node/edge-a", move |_, _| (409, there.clone()));

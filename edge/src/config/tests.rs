@@ -74,7 +74,7 @@ fn dialect_kubeedge_is_spoken_over_websocket() {
 }
 
 #[test]
-fn mistakes_name_their_place() {
+fn configuration_errors_name_line_and_column() {
     let unknown = problem("nodeName: edge-a\nsimulatePodz: true\n");
     assert!(unknown.starts_with("edge.yaml:") && unknown.contains("simulatePodz"), "{unknown}");
     assert!(unknown.contains("line 2"), "{unknown}");
@@ -219,7 +219,7 @@ fn every_setting_is_documented_with_its_default() {
 }
 
 #[test]
-fn a_network_contains_what_its_bits_say() {
+fn network_contains_the_addresses_with_its_prefix() {
     let network = |text: &str| super::Network::try_from(text.to_owned());
     for (text, inside, outside) in [
         ("10.9.0.0/16", "10.9.255.1", "10.10.0.0"),
@@ -239,7 +239,7 @@ fn a_network_contains_what_its_bits_say() {
 }
 
 #[test]
-fn a_rewrite_that_leads_nowhere_is_said() {
+fn rewrite_without_a_reachable_target_is_warned_about() {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
     assert!(config.warnings()[0].contains("localApi.pods"), "the defaults have no address for pods");
     for pods in ["127.0.0.1:10551", "[::1]:10551"] {

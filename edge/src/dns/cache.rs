@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_is_good_for_as_long_as_it_says_and_stale_for_a_day() {
+    async fn answer_is_fresh_for_its_ttl_and_stale_for_a_day() {
         let (cache, first, second) = (Cache::default(), asked("www.example."), asked("WWW.Example."));
         cache.keep(&key(&first), &answer(&first, ResponseCode::NoError, &[60, 90], None), POD);
         tokio::time::advance(Duration::from_secs(20)).await;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_kept_for_as_long_as_its_soa_says() {
+    async fn negative_answer_is_cached_as_long_as_its_soa_says() {
         let packet = asked("no.example.");
         use ResponseCode::{NXDomain, NoError, Refused, ServFail};
         for (code, records, soa, good_for) in [
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_cache_is_bounded_in_bytes_and_forgets_what_nobody_asks_for() {
+    async fn cache_is_bounded_and_evicts_unused_answers() {
         let cache = Cache::default();
         let wanted = asked("wanted.example.");
         cache.keep(&key(&wanted), &answer(&wanted, ResponseCode::NoError, &[60], None), POD);
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_with_many_questions_takes_no_answer_from_another() {
+    async fn client_with_many_queries_evicts_no_answer_of_another() {
         let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
         let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
         for packet in &names {
@@ -372,7 +372,7 @@ mod tests {
 
     /// A client without cached answers queries names that another client has cached.
     #[tokio::test(start_paused = true)]
-    async fn who_asks_for_what_others_ask_for_takes_it_from_nobody() {
+    async fn shared_answer_is_not_evicted_by_one_of_its_clients() {
         let (cache, other) = (Cache::default(), IpAddr::from([10, 244, 0, 2]));
         let names: Vec<_> = (0..50).map(|number| asked(&format!("wanted{number}.example."))).collect();
         for packet in &names {
@@ -398,7 +398,7 @@ mod tests {
 
     /// An answer that may depend on more than the question is never served to another client.
     #[test]
-    fn a_question_with_anything_beside_it_has_no_key() {
+    fn query_with_extra_records_is_not_cached() {
         let mut message = Message::from_vec(&asked("www.example.")).unwrap();
         let plain = message.to_vec().unwrap();
         let name = Name::from_ascii("www.example.").unwrap();
@@ -412,7 +412,7 @@ mod tests {
 
     /// Only the name of a question is compared without case.
     #[tokio::test(start_paused = true)]
-    async fn every_type_has_an_answer_of_its_own() {
+    async fn every_record_type_is_cached_separately() {
         let cache = Cache::default();
         let of_type = |kind: u16| {
             let mut packet = asked("www.example.");

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_machine_and_its_pods_are_answered_and_nobody_else() {
+    fn only_this_machine_and_its_pods_are_answered() {
         let mut pods = OwnPods::new("edge-a");
         let pod = br#"{"metadata":{"uid":"u"},"status":{"podIP":"172.30.1.9"}}"#;
         pods.set("shop", "web", Some(OwnPod::of(pod).unwrap()));

@@ -10,7 +10,7 @@ use tombolo_apicore::history::{Change, ChangeKind};
 use tombolo_apicore::store::{Snapshot, Stored};
 use tombolo_grid::dns::{Part, Service, Slice};
 use tombolo_grid::endpoints::service_of;
-use tombolo_grid::{BodyError, Carrier, Hosts, Metadata, ServiceName};
+use tombolo_grid::{BodyError, Carrier, Hosts, ObjectMetadata, ServiceName};
 use tombolo_proto::object::{ObjectKey, Resource};
 use tracing::warn;
 
@@ -118,7 +118,7 @@ impl Follower {
             }
             Part::Slices => {
                 let body = object.body();
-                let service = service_of(Carrier::EndpointSlice, &Metadata::of(&body)?);
+                let service = service_of(Carrier::EndpointSlice, &ObjectMetadata::of(&body)?);
                 let slice = Slice::of(&body)?;
                 let of = service.as_ref().map(|service| (service.name.as_str(), slice));
                 self.known.write().zone.set_slice(key.namespace(), key.name(), of);

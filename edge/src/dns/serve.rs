@@ -161,7 +161,7 @@ impl Server {
             tokio::select! {
                 Some((peer, answer)) = waiting.next(), if !waiting.is_empty() => {
                     if let Some(answer) = answer {
-                        tell(&socket, &answer, peer);
+                        send_answer(&socket, &answer, peer);
                     }
                 }
                 received = socket.recv_from(&mut buffer) => {
@@ -171,12 +171,12 @@ impl Server {
                         let packet = &buffer[..length];
                         match self.step(packet, DnsTransport::Udp, peer.ip()) {
                             Step::Nothing => {}
-                            Step::Send(answer) => tell(&socket, &answer, peer),
+                            Step::Send(answer) => send_answer(&socket, &answer, peer),
                             Step::Wait(question, _) if waiting.len() >= FORWARDS_MAX => {
                                 let reply = question.reply(ResponseCode::ServFail);
                                 let room = question.room(DnsTransport::Udp);
                                 if let Step::Send(answer) = self.send(QueryOutcome::Busy, reply, room) {
-                                    tell(&socket, &answer, peer);
+                                    send_answer(&socket, &answer, peer);
                                 }
                             }
                             Step::Wait(question, wait) => {
@@ -251,7 +251,7 @@ impl Server {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Sends a datagram. It is dropped if the system does not accept it now, so that a slow client delays no other.
-fn tell(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
+fn send_answer(socket: &UdpSocket, answer: &[u8], peer: SocketAddr) {
     let _ = socket.try_send_to(answer, peer);
 }
 

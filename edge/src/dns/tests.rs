@@ -177,7 +177,7 @@ async fn names_are_answered_as_soon_as_they_are_known_and_not_denied_before() {
 }
 
 #[tokio::test]
-async fn what_was_never_heard_of_fails_and_is_not_denied() {
+async fn unknown_name_is_servfail_before_the_first_sync() {
     struct Nothing;
     impl Store for Nothing {
         fn get(&self, _: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
@@ -208,7 +208,7 @@ async fn what_was_never_heard_of_fails_and_is_not_denied() {
 }
 
 #[tokio::test]
-async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
+async fn long_answers_are_truncated_over_udp_and_complete_over_tcp() {
     let running = Running::with_cluster(&[]).await;
     let name = "many.shop.svc.cluster.local";
     let mut plain = question(name, RecordType::A);
@@ -233,7 +233,7 @@ async fn long_answers_are_cut_over_udp_and_whole_over_tcp() {
 
 /// 100 ports on each of 200 endpoints are 20,000 SRV records.
 #[tokio::test]
-async fn what_no_answer_holds_is_not_made_and_the_answer_is_marked() {
+async fn records_beyond_an_answer_are_not_built_and_it_is_marked_truncated() {
     let running = Running::with_cluster(&[]).await;
     let many: Vec<Value> = (1..=200).map(|n| json!({"addresses": [format!("10.0.1.{n}")]})).collect();
     let port = |n| json!({"name": format!("p{n}"), "protocol": "TCP", "port": n});

@@ -15,7 +15,7 @@ use tombolo_apicore::history::{Change, ChangeKind};
 use tombolo_apicore::store::{Store, StoreError, Stored};
 use tombolo_grid::endpoints::service_of;
 use tombolo_grid::{
-    Carrier, GridName, Metadata, Names, Node, Nodes, OwnPods, PodAddress, ServiceName, StatefulSetGrid,
+    Carrier, GridName, Names, Node, Nodes, ObjectMetadata, OwnPods, PodAddress, ServiceName, StatefulSetGrid,
     pod_addresses,
 };
 use tombolo_proto::object::ObjectKey;
@@ -111,7 +111,7 @@ impl NameSource {
         let Some(grid) = known.grids.get(name) else { return Ok(None) };
         let Some(governing) = service_of_grid(grid) else { return Ok(None) };
         let key = ObjectKey::new(NameInputKind::Services.resource(), &governing.namespace, &governing.name);
-        let service = self.store.get(&key)?.and_then(|service| read(&service, Metadata::of));
+        let service = self.store.get(&key)?.and_then(|service| read(&service, ObjectMetadata::of));
         let own = Arc::clone(&self.pods.borrow());
         let addresses = |body: &[u8]| pod_addresses(&own.relocate(Carrier::EndpointSlice, body)?);
         let mut pods: Vec<PodAddress> = Vec::new();
@@ -272,7 +272,7 @@ fn units(me: &str, node: &Stored, is_key: impl Fn(&str) -> bool) -> Option<Node>
 
 /// The Service of a slice.
 fn governing(slice: &Stored) -> Option<ServiceName> {
-    service_of(Carrier::EndpointSlice, &read(slice, Metadata::of)?)
+    service_of(Carrier::EndpointSlice, &read(slice, ObjectMetadata::of)?)
 }
 
 fn service_name(key: &ObjectKey) -> ServiceName {

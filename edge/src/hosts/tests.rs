@@ -144,7 +144,7 @@ impl Publisher {
             if text == expected {
                 return;
             }
-            assert!(Instant::now() < deadline, "the file says {text:?}, not {expected:?}");
+            assert!(Instant::now() < deadline, "the file contains {text:?}, not {expected:?}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -179,7 +179,7 @@ async fn the_file_follows_pods_services_grids_and_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_known_leaves_the_file_as_it_is() {
+async fn unknown_inputs_leave_the_file_unchanged() {
     let store = cluster().await;
     remove(&store, NameInputKind::Nodes, "n1").await;
     let publisher = Publisher::start(&store);
@@ -228,7 +228,7 @@ async fn equal_names_are_not_written_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_written_keeps_names_from_nobody() {
+async fn unwritable_hosts_file_does_not_affect_dns_names() {
     let store = cluster().await;
     let (names, mut told) = watch::channel(None);
     let publisher = Publisher::start_at(&store, "missing/hosts", names);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_that_a_record_can_say_becomes_one() {
+    fn every_expressible_call_becomes_a_record() {
         for (method, path, body, verb, key, option) in [
             ("GET", "/version", "", "get", "/version", json!({})),
             ("GET", "/apis/apps/v1", "", "get", "/apis/apps/v1", json!({})),
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_record_can_say_is_refused_by_name() {
+    fn inexpressible_calls_are_refused() {
         for (method, path) in [
             ("GET", "/api/v1/pods?watch=true"),
             ("GET", "/api/v1/namespaces/d/pods/x/log"),

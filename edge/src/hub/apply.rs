@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_nobody_wants_any_more_is_acknowledged_without_a_commit() {
+    async fn unwanted_delivery_is_acknowledged_without_a_commit() {
         let store = store();
         let (commits, mut applier) = (store.commits(), Applier::new(store));
         applier.push(gone(None));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_end_of_a_subscription_comes_after_what_was_told_before() {
+    async fn subscription_end_is_processed_after_earlier_deliveries() {
         let store = store();
         let subscription =
             store.open_subscription(Selection::all(Resource::new("", "v1", "configmaps"))).await.unwrap();
@@ -311,12 +311,12 @@ mod tests {
             assert_eq!(!told.is_empty(), applier.is_idle(), "it is the last");
         }
         assert_eq!(told, [closed]);
-        assert!(store.subscriptions().unwrap()[0].synced, "what was told before is written");
+        assert!(store.subscriptions().unwrap()[0].synced, "notifications are preceded by the write");
     }
 
     /// Promise 4 of docs/consistency.md: of the objects that share a commit, only those that do not fit are refused.
     #[tokio::test]
-    async fn an_object_that_the_disk_has_no_room_for_takes_no_other_one_with_it() {
+    async fn object_that_does_not_fit_the_disk_fails_alone() {
         let disk = FaultyDisk::new(53);
         let mut applier = Applier::new(on(&disk));
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
@@ -340,7 +340,7 @@ mod tests {
     /// Row O30 of docs/reference/superedge.md#offline-rows, as far as decision 0009 allows: readers never wait for the
     /// disk, watchers see a change only when it is on disk, and changes that arrive meanwhile share commits.
     #[tokio::test]
-    async fn a_slow_disk_keeps_no_reader_waiting_and_a_burst_shares_its_commits() {
+    async fn slow_disk_blocks_no_reader_and_a_burst_shares_commits() {
         // As many as the history keeps: a watch that does not get the processor for a while loses none.
         const CHANGES: u64 = LOG_COUNT_MAX as u64;
         let disk = FaultyDisk::new(52);
@@ -378,7 +378,7 @@ mod tests {
         });
         let read = tokio::time::timeout(DEADLINE, reads).await.expect("readers do not wait").unwrap();
         assert_eq!(read, start);
-        assert!(watch.poll_ready().unwrap().is_empty(), "what is not on the disk is not told");
+        assert!(watch.poll_ready().unwrap().is_empty(), "state that is not on the disk is not published");
         let before = *store.commits().borrow();
         drop(held);
 

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kubelet_does_has_a_message() {
+    fn every_kubelet_call_has_a_message() {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
         let named = r#"{"metadata":{"name":"n"}}"#;
         for (method, path, body, operation, resource) in [

@@ -15,13 +15,13 @@ use super::{Command, HubState};
 use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::subscriptions::Board;
+use crate::subscriptions::SelectionRegistry;
 
 /// The parts of the owner.
 pub(crate) struct ClientParts {
     pub(crate) node: NodeId,
     pub(crate) store: Store,
-    pub(crate) board: Arc<Board>,
+    pub(crate) registry: Arc<SelectionRegistry>,
     pub(crate) dialer: Box<dyn Dial>,
     pub(crate) identity: watch::Receiver<Arc<Identity>>,
     pub(crate) commands: mpsc::Receiver<Command>,

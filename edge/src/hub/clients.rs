@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_the_cloud_leaves_room_for_accounts_kubelet_and_outbox() {
+    fn cloud_requests_leave_room_for_accounts_kubelet_and_outbox() {
         let hub = SharedHub::new(HubHandle::new().0);
         let stranger = |last: u8| Caller::Stranger(Some([10, 244, 0, last].into()));
         let account = |name: &str| Caller::Known(format!("accounts {name}"));

@@ -44,7 +44,7 @@ pub(super) struct Driver {
 
 impl Driver {
     pub(super) fn start(parts: &ClientParts, link: Link) -> Result<Self, SessionFailure> {
-        let follower = Follower::new(Arc::clone(&parts.board));
+        let follower = Follower::new(Arc::clone(&parts.registry));
         let view = StoreView { store: &parts.store, follower: &follower, failed: Cell::new(None) };
         let standing = parts.store.standing()?;
         let mut config = EdgeConfig::new(parts.node.clone(), standing.store);
@@ -72,7 +72,7 @@ impl Driver {
     /// Runs until the session or the link ends; returns why.
     pub(super) async fn run(&mut self, parts: &mut ClientParts, drain: &Drain) -> Result<(), SessionFailure> {
         let mut leaving = false;
-        let mut news = parts.board.news();
+        let mut news = parts.registry.news();
         let mut compared = false;
         loop {
             self.take_events(parts);
@@ -219,7 +219,7 @@ impl Driver {
 
     /// Waits for the store, fails pending requests, sends the last frames and closes the link.
     pub(super) async fn finish(mut self, result: Result<(), SessionFailure>) -> Ended {
-        // The board must not forget a subscription while deliveries are written to it.
+        // The registry must not forget a subscription while deliveries are written to it.
         self.applier.settle().await;
         self.follower.end();
         for (_, reply) in self.waiting.drain() {

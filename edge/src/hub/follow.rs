@@ -10,14 +10,14 @@ use tracing::{debug, warn};
 
 use super::apply::Closed;
 use crate::store::{ReadError, Store};
-use crate::subscriptions::{Board, Standing, Wanted};
+use crate::subscriptions::{SelectionRegistry, Standing, Wanted};
 
 /// Status codes of refusals that a retry does not solve. Only these are logged as warnings.
 const LASTING: [u16; 5] = [400, 401, 403, 404, 413];
 
 /// The selections of one session.
 pub(super) struct Follower {
-    board: Arc<Board>,
+    registry: Arc<SelectionRegistry>,
     /// Whether the session accepts subscriptions: it has begun, and the store has recorded that.
     open: bool,
     /// Subscription of the session to subscription of the store.
@@ -25,21 +25,21 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(board: Arc<Board>) -> Self {
+    pub(super) fn new(registry: Arc<SelectionRegistry>) -> Self {
         let followed = BTreeMap::from([(SubscriptionId::NODE, SubscriptionId::NODE)]);
-        Self { board, open: false, followed }
+        Self { registry, open: false, followed }
     }
 
     /// The session has begun.
     pub(super) fn begin(&mut self) {
         self.open = true;
-        self.board.session(true);
+        self.registry.session(true);
     }
 
     /// The session is over.
     pub(super) fn end(&mut self) {
         if self.open {
-            self.board.session(false);
+            self.registry.session(false);
         }
         self.open = false;
     }
@@ -49,20 +49,20 @@ impl Follower {
         self.followed.get(&session).copied()
     }
 
-    /// Makes the session follow what the board wants. Call it only when the store has everything that the session
+    /// Makes the session follow what the registry wants. Call it only when the store has everything that the session
     /// delivered, because the cloud takes the inventory as complete.
     pub(super) fn compare(&mut self, session: &mut EdgeSession, store: &Store) -> Result<(), ReadError> {
         if !self.open {
             return Ok(());
         }
-        let wanted = self.board.wanted();
+        let wanted = self.registry.wanted();
         let is_wanted = |subscription: SubscriptionId| {
             subscription == SubscriptionId::NODE || wanted.contains(&subscription)
         };
         let unwanted = self.followed.extract_if(.., |_, subscription| !is_wanted(*subscription));
         for (number, subscription) in unwanted.collect::<Vec<_>>() {
             session.unsubscribe(number);
-            self.board.stands(subscription, Standing::Idle);
+            self.registry.stands(subscription, Standing::Idle);
         }
         for subscription in wanted {
             if !self.follows(subscription) {
@@ -83,7 +83,7 @@ impl Follower {
         subscription: SubscriptionId,
     ) -> Result<(), ReadError> {
         // From here on the copy is neither cleared nor forgotten, so it stays as the inventory says.
-        let Some(Wanted { selection, token }) = self.board.open(subscription) else { return Ok(()) };
+        let Some(Wanted { selection, token }) = self.registry.open(subscription) else { return Ok(()) };
         let held = store.held(subscription)?;
         let number = session.next_subscription();
         let subscribe = Subscribe {
@@ -99,12 +99,12 @@ impl Follower {
         match session.subscribe(subscribe) {
             Ok(()) => {}
             Err(SubscribeError::Invalid(reason)) => {
-                self.board.stands(subscription, Standing::Refused { code: 400, reason });
+                self.registry.stands(subscription, Standing::Refused { code: 400, reason });
                 return Ok(());
             }
             Err(error) => {
                 debug!(%error, "a selection cannot be followed yet");
-                self.board.put_off(subscription);
+                self.registry.put_off(subscription);
                 return Ok(());
             }
         }
@@ -115,7 +115,7 @@ impl Follower {
     /// Marks a subscription of the store as complete.
     pub(super) fn caught_up(&mut self, subscription: SubscriptionId) {
         if self.follows(subscription) {
-            self.board.stands(subscription, Standing::Live);
+            self.registry.stands(subscription, Standing::Live);
         }
     }
 
@@ -127,7 +127,7 @@ impl Follower {
 
     /// Marks a closed subscription as refused, after everything delivered before is stored.
     pub(super) fn refused(&mut self, Closed { subscription, code, reason }: Closed) {
-        let news = self.board.stands(subscription, Standing::Refused { code, reason: reason.clone() });
+        let news = self.registry.stands(subscription, Standing::Refused { code, reason: reason.clone() });
         if news && LASTING.contains(&code) {
             warn!(code, %reason, "the cloud refuses a selection");
         } else {

@@ -22,13 +22,13 @@ impl KnownKinds {
 
 /// The end used by the local API.
 #[derive(Debug, Clone)]
-pub(crate) struct KindsTeller {
+pub(crate) struct KindsPublisher {
     published: watch::Sender<Arc<Kinds>>,
     /// Notified when newer discovery is wanted.
     pub(crate) wanted: Arc<Notify>,
 }
 
-impl KindsTeller {
+impl KindsPublisher {
     /// Creates both ends.
     pub(crate) fn new() -> (Self, KnownKinds) {
         let (published, discovered) = watch::channel(Arc::default());
@@ -37,7 +37,7 @@ impl KindsTeller {
     }
 
     /// Publishes the kinds of a discovery document. An invalid document changes nothing.
-    pub(crate) fn tell(&self, document: &[u8]) {
+    pub(crate) fn publish(&self, document: &[u8]) {
         if let Ok(kinds) = Kinds::discovered(document) {
             self.published.send_if_modified(|known| {
                 let other = **known != kinds;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_and_the_newest_of_those_that_wait_follows() {
+    fn lease_failures_are_reported_and_the_newest_renewal_follows() {
         let mut keeper = keeper();
         keeper.renew(1).expect("a question");
         assert!(keeper.renew(2).is_none() && keeper.renew(3).is_none());
@@ -146,6 +146,6 @@ mod tests {
         assert!(keeper.waiting().is_some(), "the renewal of time 3");
         assert_eq!(keeper.answered(None), Some(LeaseStep::Ended(3, 503)));
         assert!(keeper.waiting().is_none());
-        assert_eq!(keeper.answered(None), None, "nothing was asked");
+        assert_eq!(keeper.answered(None), None, "no call was made");
     }
 }

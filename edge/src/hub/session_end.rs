@@ -101,11 +101,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_session_achieves_something_by_what_it_stored_and_how_long_it_held() {
+    async fn session_is_successful_by_what_it_stored_and_how_long_it_lasted() {
         let (short, other) = (HELD_MIN - Duration::from_millis(1), GoodbyeReason::Other);
         assert!(achieved(HELD_MIN, true, other).await);
         assert!(!achieved(short, true, other).await, "it might begin again at once for ever");
-        assert!(!achieved(HELD_MIN, false, other).await, "a welcome is nothing");
+        assert!(!achieved(HELD_MIN, false, other).await, "a welcome alone does not count");
         assert!(!achieved(HELD_MIN, true, GoodbyeReason::Replaced).await, "somebody else has this identity");
     }
 }

@@ -157,7 +157,7 @@ async fn tokens_that_do_not_fit_are_refused_before_anything_is_sent() {
     let wrong_hash = format!("{}.a.b.c", "00".repeat(32));
     let error = enroll(&options(&endpoint, &wrong_hash)).await.unwrap_err();
     assert!(matches!(error, JoinError::WrongCa { .. }), "{error}");
-    assert_eq!(endpoint.seen.lock().len(), 1, "only the CA was asked for");
+    assert_eq!(endpoint.seen.lock().len(), 1, "only the CA was requested");
     for token in ["", "abc", "zz.a.b.c", "00.a.b.c", &endpoint.token[..68]] {
         let error = enroll(&options(&endpoint, token)).await.unwrap_err();
         assert!(matches!(error, JoinError::Token(_)), "{token}: {error}");
@@ -165,7 +165,7 @@ async fn tokens_that_do_not_fit_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_cloud_that_answers_without_end_does_not_fill_the_agent() {
+async fn endless_answer_of_the_cloud_does_not_fill_the_agent() {
     let endpoint = endpoint(Mode::Endless).await;
     let error = enroll(&options(&endpoint, &endpoint.token)).await.unwrap_err();
     assert!(matches!(error, JoinError::Connect { .. }), "{error}");
@@ -173,7 +173,7 @@ async fn a_cloud_that_answers_without_end_does_not_fill_the_agent() {
 }
 
 #[tokio::test]
-async fn refusals_are_repeated_with_what_may_be_wrong() {
+async fn refusals_are_repeated_with_possible_causes() {
     let endpoint = endpoint(Mode::Expired).await;
     let error = enroll(&options(&endpoint, &endpoint.token)).await.unwrap_err();
     let text = error.to_string();
@@ -182,7 +182,7 @@ async fn refusals_are_repeated_with_what_may_be_wrong() {
 }
 
 #[tokio::test]
-async fn certificates_that_were_not_asked_for_are_not_kept() {
+async fn unrequested_certificates_are_not_kept() {
     for (mode, problem) in [(Mode::OtherName, "not for system:node:edge-a"), (Mode::OtherKey, "another key")]
     {
         let endpoint = endpoint(mode).await;
@@ -192,7 +192,7 @@ async fn certificates_that_were_not_asked_for_are_not_kept() {
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_said() {
+async fn unreachable_join_endpoint_is_reported() {
     let mut nobody = options(&endpoint(Mode::Honest).await, "");
     nobody.endpoint = "127.0.0.1:1".to_owned();
     nobody.token = format!("{}.a.b.c", "00".repeat(32));
@@ -215,7 +215,7 @@ fn an_identity_of_another_node_is_refused() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_a_day_off_is_said_before_anything_is_verified() {
+async fn wrong_clock_is_reported_before_verification() {
     let day = Duration::from_secs(86_400);
     let endpoint = endpoint(Mode::Honest).await;
     let enroll_at = async |clock: WallClock| {

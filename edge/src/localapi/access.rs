@@ -10,53 +10,21 @@ use tombolo_apicore::auth::{
     AUTHENTICATED_GROUP, Attributes, Authenticator, Authorizer, BadCredentials, Decision, Identity, Peer,
     UNAUTHENTICATED_GROUP,
 };
-use tombolo_apicore::senders::name_of;
 
-use super::accounts::Accounts;
-use crate::hub::Caller;
-
-/// User of the kubeconfig that `edgecore kubeconfig` prints.
-pub(super) const OPERATOR: &str = "tombolo:edge-operator";
-
-/// Whether this is the user of this node's own kubeconfig, whose requests are sent to the cloud in the node's name.
-pub(super) fn is_operator(identity: &Identity) -> bool {
-    identity.user == OPERATOR
-}
-
-/// The caller as whom the identity's requests wait for the cloud.
-pub(super) fn caller(identity: &Identity) -> Caller {
-    if is_operator(identity) { Caller::Node } else { Caller::Known(name_of(identity)) }
-}
-
-/// The bearer token of a caller that is neither this node nor anonymous. Requests to the cloud use it and nothing else
-/// (docs/security.md#requests-of-pods).
-pub(super) fn caller_token<'a>(about: &Attributes, authorization: Option<&'a str>) -> Option<&'a str> {
-    let identity = &about.identity;
-    if is_operator(identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
-        return None;
-    }
-    // A missing token becomes an empty one, which the cloud refuses, so that the request is never sent in the node's
-    // name.
-    Some(authorization.and_then(bearer).unwrap_or_default())
-}
-
-/// The bearer token in a value of the `Authorization` header.
-fn bearer(value: &str) -> Option<&str> {
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
-}
+use super::bearer_tokens::BearerTokens;
+use super::callers::{OPERATOR, bearer, is_operator};
 
 /// Accepts tokens of service accounts, and the kubeconfig's token on listeners that allow it.
 pub(super) struct TokenAuthenticator {
     /// Tokens are compared as hashes, so that the timing reveals nothing about them.
     operator: Option<[u8; 32]>,
-    accounts: Arc<Accounts>,
+    tokens: Arc<BearerTokens>,
 }
 
 impl TokenAuthenticator {
     /// Accepts tokens of service accounts, and the token of the kubeconfig if one is given.
-    pub(super) fn new(operator: Option<&str>, accounts: Arc<Accounts>) -> Self {
-        Self { operator: operator.map(|token| Sha256::digest(token).into()), accounts }
+    pub(super) fn new(operator: Option<&str>, tokens: Arc<BearerTokens>) -> Self {
+        Self { operator: operator.map(|token| Sha256::digest(token).into()), tokens }
     }
 
     async fn check(&self, request: &Parts, peer: &Peer) -> Result<Identity, BadCredentials> {
@@ -68,7 +36,7 @@ impl TokenAuthenticator {
         if self.operator == Some(found) {
             return Ok(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
         }
-        let identity = self.accounts.identify(token, peer.remote.map(|remote| remote.ip())).await?;
+        let identity = self.tokens.identify(token, peer.remote.map(|remote| remote.ip())).await?;
         // A cluster must not assign identities that are reserved for this API.
         if is_operator(&identity) || identity.in_group(UNAUTHENTICATED_GROUP) {
             return Err(bad("the cluster returned a user name or group that is reserved for this node"));
@@ -181,7 +149,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pages_of_other_sites_are_not_answered() {
+    async fn requests_from_web_pages_are_refused() {
         let ask = async |headers: &[(&str, &str)]| {
             let mut request = http::Request::get("/api/v1/services");
             for (name, value) in headers {
@@ -203,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_readers_get_no_secrets_and_write_nothing() {
+    fn anonymous_clients_read_no_secrets_and_cannot_write() {
         for (verb, resource, allowed) in [
             ("get", "pods", true),
             ("watch", "configmaps", true),
@@ -222,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn accounts_reach_nothing_that_is_not_decided_for_them() {
+    fn accounts_need_an_explicit_decision() {
         let account = || Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]);
         let ask = |verb: &str, resource: &str, subresource: &str| {
             let asked =
@@ -232,21 +200,5 @@ mod tests {
         assert!(ask("get", "pods", "") && ask("list", "secrets", "") && ask("get", "", ""));
         assert!(ask("create", "serviceaccounts", "token"), "the cloud decides");
         assert!(!ask("get", "pods", "log") && !ask("get", "pods", "exec") && !ask("post", "", ""));
-    }
-
-    #[test]
-    fn only_callers_who_are_somebody_else_are_passed_on_with_their_token() {
-        let about = |identity| Attributes { identity, ..Attributes::default() };
-        let account = about(Identity::new("system:serviceaccount:a:b", &[AUTHENTICATED_GROUP]));
-        assert_eq!(caller_token(&account, Some("Bearer t")), Some("t"));
-        assert_eq!(caller_token(&account, None), Some(""), "never as the node");
-        let operator = about(Identity::new(OPERATOR, &[AUTHENTICATED_GROUP]));
-        assert_eq!(caller_token(&operator, Some("Bearer t")), None);
-        assert_eq!(caller_token(&about(Identity::anonymous()), Some("Bearer t")), None);
-        for (value, token) in
-            [("Bearer  x", Some("x")), ("bearer x", Some("x")), ("Basic x", None), ("Bearer ", None)]
-        {
-            assert_eq!(bearer(value), token, "{value}");
-        }
     }
 }

@@ -18,7 +18,7 @@ use tombolo_proto::api_path::path_of;
 use tombolo_proto::object::ObjectKey;
 use tombolo_proto::references;
 
-use super::access::caller;
+use super::callers::caller;
 use super::copies::{copy, refused};
 use super::rights::{AccessDecision, Rights};
 use super::single_answers::{Listed, One};

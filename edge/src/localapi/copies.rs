@@ -9,7 +9,7 @@ use tombolo_apicore::status::ApiError;
 
 use super::RETRY_AFTER_SECONDS;
 use crate::store::{Selection, Subscribed};
-use crate::subscriptions::{Borrower, Subscriptions, Unreadable};
+use crate::subscriptions::{Subscriptions, TokenCaller, Unreadable};
 
 /// The copy that answers a list or a watch: that of the whole selection, or, if the caller may not read all of it, that
 /// of the requested part.
@@ -20,7 +20,7 @@ pub(super) async fn copy(
     token: Option<&str>,
 ) -> Result<Subscribed, Unreadable> {
     let sender = name_of(&read.attributes.identity);
-    let who = token.map(|token| Borrower { sender: &sender, token });
+    let who = token.map(|token| TokenCaller { sender: &sender, token });
     let narrow = Selection {
         label_selector: read.attributes.label_selector.clone(),
         field_selector: stored_fields(read.kind, &read.attributes.field_selector),

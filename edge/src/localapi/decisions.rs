@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn decisions_of_a_moment_are_one_write_and_are_known_at_once() {
+    async fn concurrent_decisions_share_one_write_and_take_effect_at_once() {
         let disk = Box::new(FaultyDisk::new(1));
         let store = Store::open_on(disk, Sealer::new(&[1; 32]), LogBounds::default()).unwrap().store;
         let (decisions, stop) = (Decisions::new(store.clone()), CancellationToken::new());

@@ -29,7 +29,7 @@ use super::groups::gathered;
 use super::index::Index;
 use super::openapi::{Kept, OPENAPI, path};
 use super::pace::{INTERVAL, Pace};
-use crate::hub::{HubState, KindsTeller};
+use crate::hub::{HubState, KindsPublisher};
 
 /// How often discovery and the documents are refreshed without a trigger. It is rare because the documents are large
 /// for an idle node.
@@ -89,12 +89,12 @@ pub(super) struct Discovery {
     /// The columns of the definitions that were read. Bounded by the number of kinds in discovery.
     columns: Mutex<DeclaredColumns>,
     /// Publishes the kinds to the session, which may request a refresh.
-    kinds: KindsTeller,
+    kinds: KindsPublisher,
 }
 
 impl Discovery {
     /// Serves the kinds that the store keeps.
-    pub(super) fn load(documents: Documents, registry: Registry, kinds: KindsTeller) -> Arc<Self> {
+    pub(super) fn load(documents: Documents, registry: Registry, kinds: KindsPublisher) -> Arc<Self> {
         let discovery = Self {
             openapi: Kept::new(documents.clone()),
             index: Mutex::new(Index::load(&documents)),
@@ -117,7 +117,7 @@ impl Discovery {
         if let Ok(Some(kept)) = self.documents.kept(GROUPS_PATH) {
             match serde_json::from_slice(&kept) {
                 Ok(groups) => {
-                    self.kinds.tell(&kept);
+                    self.kinds.publish(&kept);
                     self.serve(&groups);
                 }
                 Err(error) => warn!(%error, "cannot use the kept discovery of the cluster"),
@@ -232,7 +232,7 @@ impl Discovery {
             }
             _ => return Err(format!("{GROUPS_PATH} is not a list of groups")),
         };
-        self.kinds.tell(&body);
+        self.kinds.publish(&body);
         if self.documents.keep(GROUPS_PATH, body).await? {
             self.serve(&groups);
             self.pace.lock().news();

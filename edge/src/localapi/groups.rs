@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_away_stays_as_it_was_and_the_questions_have_a_bound() {
+    fn unavailable_groups_keep_their_entry_and_requests_are_bounded() {
         let listed = groups(&[("example.org", &["v1"], "v1"), ("metrics.example", &["v1"], "v1")]);
         let before = gather(&listed, &Value::Null, |_| Ok(geese()));
         let away = |path: String| if path.contains("metrics") { Err("503".to_owned()) } else { Ok(geese()) };
@@ -152,7 +152,11 @@ mod tests {
         let without = gather(&listed, &Value::Null, away);
         assert_eq!(without["items"][1]["versions"], json!([]));
         let fewer = groups(&[("example.org", &["v1"], "v1")]);
-        assert_eq!(gather(&fewer, &before, away)["items"].as_array().map(Vec::len), Some(1), "gone is gone");
+        assert_eq!(
+            gather(&fewer, &before, away)["items"].as_array().map(Vec::len),
+            Some(1),
+            "a removed kind stays removed"
+        );
         let names: Vec<String> = (0..=VERSIONS_MAX).map(|number| format!("g{number}")).collect();
         let many: Vec<(&str, &[&str], &str)> =
             names.iter().map(|name| (&**name, &["v1"][..], "v1")).collect();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_that_cannot_be_had_is_left_alone_for_a_while() {
+    fn unavailable_document_is_not_retried_at_once() {
         let (mut index, now) = (Index::default(), Instant::now());
         let paths = ["apis/a/v1".to_owned(), "apis/b/v1".to_owned()];
         let of = |url: &str| json!({"paths": {"apis/a/v1": {"serverRelativeURL": url}}});

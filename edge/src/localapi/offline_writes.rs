@@ -21,7 +21,7 @@ use tombolo_proto::api_path::path_of;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
-use super::access::is_operator;
+use super::callers::is_operator;
 use crate::paths::{self, LEASE_NAMESPACE};
 use crate::store::{Accepted, Call, OfflineWrite, Report, ReportKind, Store, Waiting, WriteError};
 
@@ -231,7 +231,7 @@ impl ServedStore for OfflineWriteStore {
             // All pods of this node are here.
             return self.store.get(key);
         }
-        self.store.singles().get(key)
+        self.store.single_objects().get(key)
     }
 
     fn list(&self, resource: &Resource, namespace: Option<&str>) -> Result<Snapshot, StoreError> {
@@ -269,7 +269,7 @@ mod tests {
     use tombolo_apicore::kinds::Kinds;
     use tombolo_apicore::query::params::Params;
 
-    use super::super::access::OPERATOR;
+    use super::super::callers::OPERATOR;
     use super::*;
 
     fn renewal(user: &str) -> WriteRequest {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_has_the_kubeconfig_of_the_node_speaks_for_it() {
+    fn only_the_kubeconfig_user_writes_for_the_node() {
         let node = NodeId::parse("edge-a").unwrap();
         let said = |user: &str| kind(&node, &renewal(user));
         assert_eq!(said(OPERATOR), Some(ReportKind::Lease));

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_document_is_read_once_until_it_is_another_one() {
+    async fn document_is_parsed_once_per_version() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap().store;
         let documents =
@@ -94,7 +94,7 @@ mod tests {
         let kept = Kept::new(documents.clone());
         let key = path("example.com", "v1");
         let fields = || kept.selectable("example.com", "v1").remove("Widget").unwrap_or_default();
-        assert_eq!(fields(), [] as [&str; 0], "nothing is kept");
+        assert_eq!(fields(), [] as [&str; 0], "no state is kept");
         assert_eq!(kept.keep(&key, document("spec.a")).await, Ok(true));
         assert_eq!(fields(), ["spec.a"]);
         // Changes the document without notice: reading it again would show the change.
@@ -104,6 +104,6 @@ mod tests {
         assert_eq!(fields(), ["spec.c"]);
         documents.keep(&format!("{OPENAPI}/{key}"), document("spec.d")).await.unwrap();
         kept.retain(&[]);
-        assert_eq!(fields(), ["spec.d"], "nothing is remembered for kinds that no longer exist");
+        assert_eq!(fields(), ["spec.d"], "no state is kept for kinds that no longer exist");
     }
 }

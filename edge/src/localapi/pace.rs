@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_without_news_become_seldom() {
+    fn discovery_queries_without_changes_slow_down() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let mut asked = Vec::new();
         // A client requests a kind that does not exist ten times a second.
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_what_was_before_a_definition() {
+    fn answers_from_before_a_definition_are_not_used() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         (0..5).for_each(|second| pace.ask(after(start, second * 1_000)));
         let written = Some(after(start, 4_500));

@@ -14,9 +14,9 @@ use tombolo_proto::api_path::encoded;
 use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::message::is_passing;
 
-use super::access::{caller, caller_token};
-use super::{RETRY_AFTER_SECONDS, write};
-use crate::hub::{Caller, SharedHub};
+use super::RETRY_AFTER_SECONDS;
+use super::callers::{caller, caller_token};
+use crate::hub::{CallError, Caller, SharedHub};
 
 /// An answer of the cluster's API server.
 pub(super) struct Passed {
@@ -112,7 +112,7 @@ pub(super) async fn heard(
     timeout: Duration,
     token: Option<String>,
 ) -> Result<ApiReply, ApiError> {
-    let reply = hub.api(caller, call, timeout, token).await.map_err(|error| write::refused(&error))?;
+    let reply = hub.api(caller, call, timeout, token).await.map_err(|error| unanswered(&error))?;
     if !is_passing(reply.code) {
         return Ok(reply);
     }
@@ -137,6 +137,23 @@ pub(super) fn refusal(status: StatusCode, body: &[u8]) -> ApiError {
     ApiError::new(status, reason, message(body).unwrap_or_default())
 }
 
+/// The error for a client whose request the cloud has not answered.
+pub(super) fn unanswered(error: &CallError) -> ApiError {
+    match error {
+        CallError::Offline => {
+            ApiError::unavailable("the cloud cannot be reached now, and this write needs a cloud connection")
+                .retry_after(RETRY_AFTER_SECONDS)
+        }
+        CallError::TimedOut | CallError::Lost => {
+            ApiError::timeout(format!("{error}; the write may have been executed"))
+        }
+        CallError::Busy => ApiError::too_many_requests(error.to_string()),
+        CallError::Refused(_) | CallError::WrongForm => {
+            ApiError::unavailable(error.to_string()).retry_after(RETRY_AFTER_SECONDS)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tombolo_testkit::{Growth, alone};
@@ -144,8 +161,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_of_very_many_parts_is_refused() {
-        if !alone(module_path!(), "an_answer_of_very_many_parts_is_refused") {
+    fn answer_with_too_many_parts_is_refused() {
+        if !alone(module_path!(), "answer_with_too_many_parts_is_refused") {
             return;
         }
         let text = format!(r#"{{"message":"no","parts":[{}0]}}"#, r#"{"":0},"#.repeat(500_000));
@@ -163,5 +180,13 @@ mod tests {
         assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), text.len());
         assert_eq!(tree(br#"{"a":[1]}"#).unwrap()["a"][0], 1);
         assert_eq!([message(b"no JSON"), message(br#"{"message":7}"#)], [None, None]);
+    }
+
+    #[test]
+    fn offline_writes_get_retry_after() {
+        let offline = unanswered(&CallError::Offline);
+        assert_eq!(offline.code, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(offline.details.unwrap().retry_after_seconds, RETRY_AFTER_SECONDS);
+        assert_eq!(unanswered(&CallError::Lost).code, StatusCode::GATEWAY_TIMEOUT);
     }
 }

@@ -11,10 +11,10 @@ use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 use tombolo_proto::references;
 
-use super::access::caller_token;
 use super::account_reads::AccountReads;
+use super::callers::caller_token;
 use super::copies::{copy, refused};
-use super::single_reads::Singles;
+use super::single_reads::SingleReads;
 use crate::store::{Selection, Store, is_pushed};
 use crate::subscriptions::Subscriptions;
 
@@ -24,14 +24,14 @@ pub(super) struct Reads {
     store: Store,
     subscriptions: Subscriptions,
     accounts: AccountReads,
-    singles: Singles,
+    single_reads: SingleReads,
 }
 
 impl Reads {
     pub(super) fn new(node: NodeId, accounts: AccountReads) -> Self {
         let (store, subscriptions) = (accounts.store.clone(), accounts.subscriptions.clone());
-        let singles = Singles::new(store.clone(), subscriptions.clone(), accounts.hub.clone());
-        Self { node, store, subscriptions, accounts, singles }
+        let single_reads = SingleReads::new(store.clone(), subscriptions.clone(), accounts.hub.clone());
+        Self { node, store, subscriptions, accounts, single_reads }
     }
 
     async fn choose(&self, read: Read<'_>) -> Result<Arc<dyn ServedStore>, ApiError> {
@@ -71,7 +71,7 @@ impl Reads {
         }
         match self.subscriptions.live(wide) {
             Some(subscribed) => Ok(Arc::new(subscribed)),
-            None => self.singles.ask(read, wide, &key).await,
+            None => self.single_reads.ask(read, wide, &key).await,
         }
     }
 

@@ -16,11 +16,11 @@ use tombolo_apicore::backend::{Endpoint, EndpointRequest};
 use tombolo_apicore::senders::name_of;
 use tombolo_apicore::status::ApiError;
 
-use super::access::is_operator;
-use super::accounts::{Accounts, Finding};
+use super::bearer_tokens::{BearerTokens, Finding};
+use super::callers::is_operator;
 use super::decisions::{DECISION_AGE_MAX, Decisions};
 use super::pass::{Passed, pass};
-use super::tokens::expiry;
+use super::token_requests::expiry;
 use crate::store::{CachedReply, Question};
 
 /// Time for the cloud's answer. The kubelet waits ten seconds for a review.
@@ -41,7 +41,7 @@ const SELF_REVIEWS: &str = "selfsubjectreviews";
 
 /// Answers reviews.
 pub(super) struct Reviews {
-    pub(super) accounts: Arc<Accounts>,
+    pub(super) tokens: Arc<BearerTokens>,
     pub(super) decisions: Arc<Decisions>,
 }
 
@@ -53,7 +53,7 @@ impl Endpoint for Reviews {
 
 impl Reviews {
     async fn answer(&self, request: EndpointRequest) -> Result<(StatusCode, Value), ApiError> {
-        match pass(&self.accounts.hub, &request, TIMEOUT).await {
+        match pass(&self.tokens.hub, &request, TIMEOUT).await {
             Ok(Passed { status, body }) => {
                 if status == StatusCode::CREATED {
                     self.keep(&request, &body);
@@ -70,14 +70,14 @@ impl Reviews {
     /// Keeps the status of an answer.
     fn keep(&self, request: &EndpointRequest, answer: &Value) {
         let body = Bytes::from(answer["status"].to_string());
-        let answer = CachedReply { given_at: self.accounts.clock.unix_seconds(), body };
+        let answer = CachedReply { given_at: self.tokens.clock.unix_seconds(), body };
         self.decisions.keep(name_of(&request.attributes.identity), question(request), answer);
     }
 
     /// The cloud's last answer, unless it is too old. A token that this node can parse must not have expired.
     fn kept(&self, request: &EndpointRequest) -> Option<Value> {
         let kept = self.decisions.last(&question(request))?;
-        let now = self.accounts.clock.unix_seconds();
+        let now = self.tokens.clock.unix_seconds();
         let age = now.saturating_sub(kept.given_at);
         let token = request.body.pointer("/spec/token").and_then(Value::as_str);
         if token.and_then(expiry).is_some_and(|expires| expires <= now) {
@@ -103,9 +103,9 @@ impl Reviews {
 
     /// The status of a token review; none when this node cannot decide.
     fn token(&self, review: &Value) -> Option<Value> {
-        let accounts = &self.accounts;
+        let tokens = &self.tokens;
         let token = review.pointer("/spec/token").and_then(Value::as_str)?;
-        let (identity, audiences) = match accounts.judge(token) {
+        let (identity, audiences) = match tokens.judge(token) {
             Finding::Good(identity, audiences) => (identity, audiences),
             Finding::Wrong(reason) => return Some(json!({"user": {}, "error": reason})),
             Finding::Undecided(_) => return None,
@@ -115,7 +115,7 @@ impl Reviews {
             asked.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
         if wanted.is_empty() {
             // The API server's default audience is its issuer. Other audiences are not known here.
-            let issuer = accounts.keys.current()?.issuer().to_owned();
+            let issuer = tokens.keys.current()?.issuer().to_owned();
             if !audiences.contains(&issuer) {
                 return None;
             }

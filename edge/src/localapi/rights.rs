@@ -14,7 +14,7 @@ use tombolo_apicore::accounts::USER_PREFIX;
 use tombolo_apicore::auth::{Attributes, Identity};
 use tombolo_apicore::senders::name_of;
 
-use super::access::caller;
+use super::callers::caller;
 use super::decisions::{DECISION_AGE_MAX, Decisions};
 use super::pass;
 use crate::fair::Fair;

@@ -169,8 +169,8 @@ mod tests {
     use crate::store::{FaultyDisk, LogBounds, Sealer};
 
     #[tokio::test]
-    async fn a_list_of_very_many_parts_is_cut_as_text() {
-        if !alone(module_path!(), "a_list_of_very_many_parts_is_cut_as_text") {
+    async fn list_with_many_parts_is_split_as_text() {
+        if !alone(module_path!(), "list_with_many_parts_is_split_as_text") {
             return;
         }
         let store = Store::open_on(Box::new(FaultyDisk::new(1)), Sealer::new(&[9; 32]), LogBounds::default());
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_not_there_is_known_not_to_be() {
+    fn absent_object_is_known_to_be_absent() {
         let key = ObjectKey::new(Resource::new("", "v1", "pods"), "a", "b");
         assert_eq!(One::none(Revision(7)).get(&key), Ok(None));
         let body = r#"{"metadata":{"name":"b","namespace":"a","uid":"u","resourceVersion":"5"}}"#;

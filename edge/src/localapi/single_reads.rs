@@ -13,8 +13,8 @@ use tombolo_proto::message::is_passing;
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::access::caller;
-use super::{RETRY_AFTER_SECONDS, pass, write};
+use super::callers::caller;
+use super::{RETRY_AFTER_SECONDS, pass};
 use crate::hub::{CallError, SharedHub};
 use crate::paths;
 use crate::store::{Learned, Selection, Store, why_unreadable};
@@ -24,13 +24,13 @@ use crate::subscriptions::Subscriptions;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads single objects through the cloud.
-pub(super) struct Singles {
+pub(super) struct SingleReads {
     store: Store,
     subscriptions: Subscriptions,
     hub: SharedHub,
 }
 
-impl Singles {
+impl SingleReads {
     pub(super) fn new(store: Store, subscriptions: Subscriptions, hub: SharedHub) -> Self {
         Self { store, subscriptions, hub }
     }
@@ -45,7 +45,7 @@ impl Singles {
         let call = pass::get(&paths::object(key), "application/json");
         match self.hub.api(&caller(&read.attributes.identity), call, TIMEOUT, None).await {
             Ok(reply) => self.answered(read, selection, key, reply).await,
-            Err(error @ CallError::Busy) => Err(write::refused(&error)),
+            Err(error @ CallError::Busy) => Err(pass::unanswered(&error)),
             Err(_) => self.remembered(selection, key, "the cloud cannot be reached"),
         }
     }
@@ -62,7 +62,7 @@ impl Singles {
             200 => {
                 let learned = Learned { key: key.clone(), body: reply.body, keep: true };
                 match self.store.learn(learned).await {
-                    Ok(Some(_)) => Ok(Arc::new(self.store.singles())),
+                    Ok(Some(_)) => Ok(Arc::new(self.store.single_objects())),
                     Ok(None) => Err(ApiError::internal(format!(
                         "the cloud's answer about {key} is not an object, or it has more parts than this node keeps"
                     ))),
@@ -100,7 +100,7 @@ impl Singles {
     ) -> Result<Arc<dyn ServedStore>, ApiError> {
         let unreadable = |error: String| ApiError::unavailable(error).retry_after(RETRY_AFTER_SECONDS);
         if self.store.is_kept(key).map_err(|error| unreadable(error.to_string()))? {
-            return Ok(Arc::new(self.store.singles()));
+            return Ok(Arc::new(self.store.single_objects()));
         }
         let copy = self.subscriptions.kept(selection);
         match copy.map_err(|error| unreadable(error.to_string()))? {

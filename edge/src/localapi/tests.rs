@@ -17,7 +17,7 @@ use tombolo_proto::frame::{ApiReply, ReplyBody, RequestBody};
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::Resource;
 
-use super::accounts::Accounts;
+use super::bearer_tokens::BearerTokens;
 use super::decisions::Decisions;
 use super::documents::Documents;
 use super::keys::Keys;
@@ -61,8 +61,8 @@ impl World {
         let decisions = Decisions::new(store.clone());
         let documents = Documents { store: store.clone(), hub: hub.clone(), clock: clock.clone() };
         let node = NodeId::parse("edge-a").unwrap();
-        let accounts = Accounts::new(node, store, hub.clone(), clock.clone(), Keys::load(documents));
-        let reviews = Reviews { accounts: Arc::new(accounts), decisions: Arc::clone(&decisions) };
+        let tokens = BearerTokens::new(node, store, hub.clone(), clock.clone(), Keys::load(documents));
+        let reviews = Reviews { tokens: Arc::new(tokens), decisions: Arc::clone(&decisions) };
         Self { rights: Rights::new(decisions, hub, clock), reviews, wall, status, questions, session }
     }
 
@@ -232,14 +232,14 @@ async fn without_a_cloud_the_answer_to_a_review_lapses_after_seven_days() {
 async fn a_token_is_reviewed_again_after_five_minutes() {
     let user = json!({"username": "system:serviceaccount:shop:till", "groups": [AUTHENTICATED_GROUP]});
     let world = World::new(json!({"authenticated": true, "user": user}));
-    let accounts = &world.reviews.accounts;
-    let identity = accounts.identify(TOKEN, None).await.unwrap();
+    let tokens = &world.reviews.tokens;
+    let identity = tokens.identify(TOKEN, None).await.unwrap();
     assert_eq!(identity.user, "system:serviceaccount:shop:till");
     *world.status.lock() = json!({"error": "the account is gone"});
     world.passes(5 * MINUTE - Duration::from_secs(1)).await;
-    assert_eq!((accounts.identify(TOKEN, None).await.is_ok(), world.questions()), (true, 1));
+    assert_eq!((tokens.identify(TOKEN, None).await.is_ok(), world.questions()), (true, 1));
     world.passes(Duration::from_secs(1)).await;
     for question in [2, 3] {
-        assert_eq!((accounts.identify(TOKEN, None).await.is_ok(), world.questions()), (false, question));
+        assert_eq!((tokens.identify(TOKEN, None).await.is_ok(), world.questions()), (false, question));
     }
 }

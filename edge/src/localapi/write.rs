@@ -14,10 +14,10 @@ use tombolo_proto::frame::{ApiReply, ApiRequest};
 use tombolo_proto::object::ObjectKey;
 use tracing::warn;
 
-use super::access::{caller, caller_token};
+use super::callers::{caller, caller_token};
 use super::offline_writes::{self, OwnWrites};
 use super::revision::Based;
-use super::{RETRY_AFTER_SECONDS, Writer, pass};
+use super::{Writer, pass};
 use crate::hub::CallError;
 use crate::store::splice::facts;
 use crate::store::trust;
@@ -27,7 +27,7 @@ use crate::store::{Learned, ReportKind, Store, is_pushed};
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Forwards writes to the cloud.
-pub(super) struct ThroughTheCloud {
+pub(super) struct CloudWrites {
     store: Store,
     writer: Writer,
     own: OwnWrites,
@@ -47,7 +47,7 @@ impl From<ApiError> for Unexecuted {
     }
 }
 
-impl ThroughTheCloud {
+impl CloudWrites {
     pub(super) fn new(store: Store, writer: Writer) -> Self {
         let own = OwnWrites::new(store.clone());
         Self { store, writer, own }
@@ -87,7 +87,7 @@ impl ThroughTheCloud {
             Err(Unexecuted::Unanswered(CallError::Offline | CallError::Lost | CallError::TimedOut)) => {
                 self.own.accept(request, Some(kind)).await
             }
-            Err(Unexecuted::Unanswered(error)) => Err(refused(&error)),
+            Err(Unexecuted::Unanswered(error)) => Err(pass::unanswered(&error)),
         }
     }
 
@@ -105,7 +105,7 @@ impl ThroughTheCloud {
         };
         match named().filter(|name| registers && present(name)) {
             Some(name) => ApiError::already_exists(&resource.group, &resource.name, &name),
-            None => refused(error),
+            None => pass::unanswered(error),
         }
     }
 
@@ -163,7 +163,7 @@ impl ThroughTheCloud {
     }
 }
 
-impl WriteBackend for ThroughTheCloud {
+impl WriteBackend for CloudWrites {
     fn execute(&self, request: WriteRequest) -> BoxFuture<'_, Result<WriteReply, ApiError>> {
         Box::pin(self.execute_any(request))
     }
@@ -202,33 +202,4 @@ fn answer(reply: ApiReply) -> Result<WriteReply, ApiError> {
         .map_err(|_| ApiError::unavailable(format!("the cloud answered with code {}", reply.code)))?;
     let is_object = status.is_success();
     Ok(WriteReply { status, body: reply.body, is_object, warnings: Vec::new() })
-}
-
-pub(super) fn refused(error: &CallError) -> ApiError {
-    match error {
-        CallError::Offline => {
-            ApiError::unavailable("the cloud cannot be reached now, and this write needs a cloud connection")
-                .retry_after(RETRY_AFTER_SECONDS)
-        }
-        CallError::TimedOut | CallError::Lost => {
-            ApiError::timeout(format!("{error}; the write may have been executed"))
-        }
-        CallError::Busy => ApiError::too_many_requests(error.to_string()),
-        CallError::Refused(_) | CallError::WrongForm => {
-            ApiError::unavailable(error.to_string()).retry_after(RETRY_AFTER_SECONDS)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_are_told_to_try_again() {
-        let offline = refused(&CallError::Offline);
-        assert_eq!(offline.code, StatusCode::SERVICE_UNAVAILABLE);
-        assert_eq!(offline.details.unwrap().retry_after_seconds, RETRY_AFTER_SECONDS);
-        assert_eq!(refused(&CallError::Lost).code, StatusCode::GATEWAY_TIMEOUT);
-    }
 }

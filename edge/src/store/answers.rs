@@ -7,13 +7,10 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use redb::{ReadableTable, Table};
 use sha2::{Digest as _, Sha256};
-use tombolo_proto::ids::{SubscriptionId, Uid};
-use tombolo_proto::object::{ObjectKey, Resource};
+use tombolo_proto::ids::Uid;
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::seal::Sealer;
-use super::view::Found;
-use super::{Store, writer};
 use crate::fair::Fair;
 
 /// Kinds of answers.
@@ -94,43 +91,6 @@ pub struct CachedReply {
     pub given_at: u64,
     /// The answer.
     pub body: Bytes,
-}
-
-impl Store {
-    /// Keeps an answer and replaces an older one to the same question. An answer that is larger than its class allows
-    /// is not kept.
-    ///
-    /// # Errors
-    /// [`WriteError`] when it could not be written.
-    pub async fn keep_answer(&self, question: Question, answer: CachedReply) -> Result<(), WriteError> {
-        self.keep_answers(vec![(question, answer)]).await
-    }
-
-    /// As [`Self::keep_answer`] for several answers, in one commit.
-    ///
-    /// # Errors
-    /// [`WriteError`] when they could not be written.
-    pub async fn keep_answers(&self, answers: Vec<(Question, CachedReply)>) -> Result<(), WriteError> {
-        self.run(writer::Command::KeepAnswers(answers)).await.map(drop)
-    }
-
-    /// The answer to a question, if it was kept.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the file cannot be read.
-    pub fn answer(&self, question: &Question) -> Result<Option<CachedReply>, ReadError> {
-        self.read(|view| view.answer(question))
-    }
-
-    /// Whether the pod with this name and UID is on this node now. False for one that clients cannot see yet.
-    ///
-    /// # Errors
-    /// [`ReadError`] when the file cannot be read.
-    pub fn holds_pod(&self, namespace: &str, name: &str, uid: &Uid) -> Result<bool, ReadError> {
-        let key = ObjectKey::new(Resource::new("", "v1", "pods"), namespace, name);
-        let found = self.read(|view| view.find_in(SubscriptionId::NODE, &key))?;
-        Ok(matches!(found, Found::Visible(pod) if pod.uid == *uid))
-    }
 }
 
 pub(super) type Answers<'t> = Table<'t, &'static [u8], &'static [u8]>;
@@ -243,7 +203,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_are_there_after_a_restart_and_unreadable_on_the_disk() {
+    async fn kept_answers_survive_a_restart_encrypted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.redb");
         let open = || {
@@ -301,7 +261,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_with_many_decisions_loses_its_own_and_no_others() {
+    async fn sender_with_many_decisions_evicts_only_its_own() {
         let store = synced(&FaultyDisk::new(1)).await;
         let (count, _) = Class::Decision.bounds();
         let of = |sender: &str, number: usize| {

@@ -15,6 +15,7 @@ use tombolo_proto::object::{ObjectKey, ObjectVersion, SharedObject};
 use super::answers::{self, CachedReply, Question};
 use super::error::{WriteError, storage};
 use super::lazy::Lazy;
+use super::publication::{Publication, Published};
 use super::row::{LogRow, LogVersion, ObjectRow, State, unread_by};
 use super::schema::{self, ANSWERS, HIDDEN, KEPT, LOG, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow};
 use super::seal::Sealer;
@@ -26,40 +27,13 @@ use super::{Delivery, LogBounds, Refused, is_pod, keys, splice, view};
 mod hidden;
 mod learn;
 mod missing;
-mod offline_writes;
+pub(super) mod offline_writes;
 mod reports;
-mod single_objects;
+pub(super) mod single_objects;
 mod subscriptions;
 
 /// When the log is too long, this share of it (one in so many) is removed in addition.
 const LOG_SLACK_SHARE: u64 = 64;
-
-/// A change and the subscriptions in which clients see it.
-#[derive(Debug)]
-pub(super) struct Publication {
-    /// The kind of the change in each subscription.
-    pub(super) views: Vec<(u32, ChangeKind)>,
-    /// The new version; for a deletion, the last state under the deletion's revision.
-    pub(super) object: Arc<Stored>,
-    /// The version that clients saw before.
-    pub(super) previous: Option<Arc<Stored>>,
-}
-
-impl Publication {
-    pub(super) fn versions(&self) -> impl Iterator<Item = &Arc<Stored>> {
-        self.previous.iter().chain([&self.object])
-    }
-}
-
-/// News for readers after a commit.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    pub(super) changes: Vec<Publication>,
-    /// SubscriptionRows that are gone.
-    pub(super) closed: Vec<SubscriptionId>,
-    /// Whether the set of waiting reports changed.
-    pub(super) reports: bool,
-}
 
 type Bodies<'t> = Table<'t, &'static [u8], &'static [u8]>;
 
@@ -83,7 +57,7 @@ pub(super) struct Batch<'t> {
     gone: &'t Mutex<Tombstones>,
     /// The CA that clients see in addition to the cluster's.
     pub(super) trusted: Option<Arc<String>>,
-    /// SubscriptionRows whose changes clients can see.
+    /// Subscriptions whose changes clients can see.
     read: BTreeSet<u32>,
     published: Published,
 }

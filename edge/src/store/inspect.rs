@@ -6,9 +6,9 @@ use std::path::Path;
 use redb::{DatabaseError, ReadableDatabase};
 
 use super::error::is_damage;
-use super::open::{LOCK_FILE, STORE_FILE, builder};
+use super::open::{LOCK_FILE, STORE_FILE};
 use super::schema::{self, SCHEMA, Unusable};
-use super::shared::guarded;
+use super::shared::{builder, guarded};
 
 /// State of the store in a data folder, as seen from outside.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ mod tests {
     use crate::store::Store;
 
     #[tokio::test]
-    async fn a_store_is_judged_and_left_as_it_is() {
+    async fn store_is_inspected_without_changes() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(inspect(folder.path()), Inspection::Absent);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "looking makes no files");

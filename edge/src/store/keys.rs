@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_its_own_keys_only() {
+    fn range_contains_only_its_own_keys() {
         let (start, end) = range(&Resource::new("", "v1", "pods"), Some("a")).unwrap();
         let inside = |key: ObjectKey| (start.clone()..end.clone()).contains(&encode(&key).unwrap());
         assert!(inside(key("pods", "a", "x")));

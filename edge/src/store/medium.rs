@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_replaced_where_files_have_no_second_names() {
+    fn damaged_file_is_replaced_without_hard_links() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let medium = without_links(&path);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_that_lost_power_halfway_is_ended_by_the_next_start() {
+    fn interrupted_replacement_is_completed_at_the_next_start() {
         let folder = tempfile::tempdir().unwrap();
         let medium = without_links(&folder.path().join("s"));
         let draft = medium.draft().unwrap();

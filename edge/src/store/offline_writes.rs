@@ -3,45 +3,12 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use tombolo_apicore::store::{Revision, Stored};
-use tombolo_proto::ids::Uid;
+use tombolo_apicore::store::Stored;
 use tombolo_proto::object::ObjectKey;
 
 use super::error::ReadError;
-use super::outbox::{Report, ReportKind, Waiting};
-use super::{Store, WriteError, writer};
-
-/// A new version of an object that a client of this node writes.
-#[derive(Debug, Clone)]
-pub struct OfflineWrite {
-    /// The object.
-    pub key: ObjectKey,
-    /// The local revision that it replaces; `None` means that the object must not exist.
-    pub expected: Option<Revision>,
-    /// UID of the object.
-    pub uid: Uid,
-    /// JSON text.
-    pub body: Bytes,
-    /// The report to the cloud, and the number of the report that it replaces; `None` if the cloud has the change
-    /// already.
-    pub report: Option<(Report, Option<u64>)>,
-}
-
-/// The result of an [`OfflineWrite`].
-#[derive(Debug, Clone, PartialEq)]
-pub enum Accepted {
-    /// It is on disk and visible.
-    Stored(Arc<Stored>),
-    /// The object has another version.
-    Conflict(Revision),
-    /// The object exists already.
-    Exists,
-    /// The object does not exist.
-    Gone,
-    /// Another report waits than the expected one: make the write again.
-    Overtaken,
-}
+use super::outbox::{ReportKind, Waiting};
+use super::{Accepted, OfflineWrite, Store, WriteError, writer};
 
 impl Store {
     /// Accepts a write of this node and its report, in one transaction.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use redb::{Builder, Database, DatabaseError};
+use redb::{Database, DatabaseError};
 use tokio::sync::mpsc;
 use tombolo_apicore::store::Revision;
 use tracing::warn;
@@ -197,11 +197,4 @@ fn unusable(error: DatabaseError) -> Unusable {
         true => Unusable::Damaged(error.to_string()),
         false => Unusable::Disk(super::error::storage(error)),
     }
-}
-
-/// A database builder with the settings of this program.
-pub(super) fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder.set_cache_size(super::CACHE_BYTES);
-    builder
 }

@@ -5,7 +5,10 @@ use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::error::ReadError;
-use super::{keys, single_objects};
+use super::keys;
+
+/// The subscription of objects that were requested one by one. No session follows it.
+pub(super) const SINGLE_OBJECTS: SubscriptionId = SubscriptionId(u32::MAX);
 
 /// Object format that this version writes.
 const FORMAT: u8 = 2;
@@ -34,7 +37,7 @@ pub(super) fn unread_by(subscription: u32) -> u32 {
 pub(super) fn unreading(subscription: u32) -> Option<u32> {
     match subscription {
         UNREADABLE => Some(SubscriptionId::NODE.0),
-        _ if subscription == single_objects::SUBSCRIPTION.0 || subscription & UNREADABLE_BIT == 0 => None,
+        _ if subscription == SINGLE_OBJECTS.0 || subscription & UNREADABLE_BIT == 0 => None,
         _ => Some(subscription ^ UNREADABLE_BIT),
     }
 }
@@ -118,9 +121,9 @@ impl ObjectRow {
 
     /// Whether no session keeps the object up to date, so that it is at most a kept answer.
     pub(super) fn is_left_to_questions(&self) -> bool {
-        self.subscriptions.iter().all(|subscription| {
-            *subscription == single_objects::SUBSCRIPTION.0 || unreading(*subscription).is_some()
-        })
+        self.subscriptions
+            .iter()
+            .all(|subscription| *subscription == SINGLE_OBJECTS.0 || unreading(*subscription).is_some())
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {

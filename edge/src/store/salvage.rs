@@ -19,13 +19,13 @@ use super::answers;
 use super::error::{WriteError, storage};
 use super::medium::Medium;
 use super::outbox::{self, Waiting};
-use super::row::{ObjectRow, State, unreading};
+use super::row::{ObjectRow, SINGLE_OBJECTS, State, unreading};
 use super::schema::{
     self, ANSWERS, HIDDEN, KEPT, META, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow, SubscriptionRow,
 };
 use super::seal::Sealer;
 use super::shared::{guarded, open_database};
-use super::{keys, single_objects, view};
+use super::{keys, view};
 
 /// Maximum bytes of rows that are taken over: a device has little memory, and the cloud has the objects.
 const BYTES_MAX: usize = 48 * 1024 * 1024;
@@ -168,14 +168,14 @@ impl Salvage {
             let note = self.kept.get(row_key);
             let known = |subscription: &u32| match unreading(*subscription).unwrap_or(*subscription) {
                 subscription if subscription == SubscriptionId::NODE.0 => true,
-                subscription if subscription == single_objects::SUBSCRIPTION.0 => note.is_some(),
+                subscription if subscription == SINGLE_OBJECTS.0 => note.is_some(),
                 subscription => self.subscriptions.contains_key(&subscription),
             };
             let subscriptions: Vec<u32> = row.subscriptions.iter().copied().filter(known).collect();
             if subscriptions.is_empty() {
                 continue;
             }
-            if let Some(note) = note.filter(|_| subscriptions.contains(&single_objects::SUBSCRIPTION.0)) {
+            if let Some(note) = note.filter(|_| subscriptions.contains(&SINGLE_OBJECTS.0)) {
                 keeping.insert(row_key.as_slice(), *note).map_err(storage)?;
             }
             let row = ObjectRow { subscriptions, ..row.clone() };

@@ -12,7 +12,7 @@ use tombolo_proto::object::{Resource, ResourceParts};
 
 use super::error::{ReadError, WriteError, reading, storage};
 use super::seal::Sealer;
-use super::subscription::Selection;
+use super::selection::Selection;
 
 /// Newest schema that this program reads, and the one that it writes. Schema 2 records in the log which subscriptions
 /// see a change. Schema 3 adds kept answers about single objects and reports about leases, schema 4 objects that the
@@ -35,7 +35,7 @@ pub(super) const SLOTS: TableDefinition<'_, &[u8], u64> = TableDefinition::new("
 pub(super) const SUBSCRIPTIONS: TableDefinition<'_, u32, &[u8]> = TableDefinition::new("scopes");
 /// Row key of a question to its answer ([`super::answers`]); absent from stores of older versions.
 pub(super) const ANSWERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("answers");
-/// Key bytes of an object in [`super::single_objects::SUBSCRIPTION`] to the number of its last request (counted over all
+/// Key bytes of an object in [`super::row::SINGLE_OBJECTS`] to the number of its last request (counted over all
 /// such requests) and the length of its body.
 pub(super) const KEPT: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("kept");
 

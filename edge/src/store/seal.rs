@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn opens_only_what_it_sealed_for_the_same_place() {
+    fn sealed_value_opens_only_in_the_same_context() {
         let sealer = Sealer::new(&[7; KEY_LEN]);
         let sealed = sealer.seal(b"here", b"text").unwrap();
         assert_eq!(sealer.open(b"here", &sealed).unwrap(), "text");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_file_is_made_once_and_is_private() {
+    fn key_file_is_created_once_and_is_private() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("store.key");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use redb::{Database, DatabaseError, StorageError};
+use redb::{Builder, Database, DatabaseError, StorageError};
 use tokio::sync::watch;
 use tombolo_apicore::history::{Change, ChangeKind, Histories, Log, LogLimits};
 use tombolo_apicore::store::{Revision, Stored};
@@ -17,10 +17,9 @@ use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::Resource;
 
 use super::LogBounds;
-use super::batch::{Publication, Published};
 use super::error::ReadError;
 use super::medium::Medium;
-use super::open::builder;
+use super::publication::{Publication, Published};
 use super::row::{LogRow, LogVersion};
 use super::seal::Sealer;
 use super::tombstones::Tombstones;
@@ -239,6 +238,13 @@ impl Current {
 }
 
 /// Opens the database of a medium.
+/// A database builder with the settings of this program.
+pub(super) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(super::CACHE_BYTES);
+    builder
+}
+
 pub(super) fn open_database(medium: &dyn Medium) -> Result<Database, DatabaseError> {
     guarded(|| medium.open(&builder()))
 }

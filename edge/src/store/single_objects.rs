@@ -9,21 +9,10 @@ use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::error::ReadError;
+use super::row::SINGLE_OBJECTS;
 use super::serve::not_synced;
 use super::view::Found;
 use super::{Store, WriteError, writer};
-
-/// The subscription of objects that were requested one by one. No session follows it.
-pub(super) const SUBSCRIPTION: SubscriptionId = SubscriptionId(u32::MAX);
-
-/// Maximum number of kept answers; the one with the oldest request is deleted first.
-pub const OBJECTS_MAX: u64 = 512;
-
-/// Maximum number of kept events, in addition to [`OBJECTS_MAX`].
-pub const EVENTS_MAX: u64 = 128;
-
-/// Maximum bytes of kept answers; the same again for events.
-pub const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 impl Store {
     /// Keeps the answer that there is no such object.
@@ -47,7 +36,7 @@ impl Store {
     /// # Errors
     /// [`ReadError`] when the file cannot be read.
     pub fn is_kept(&self, key: &ObjectKey) -> Result<bool, ReadError> {
-        self.read(|view| Ok(view.find_in(SUBSCRIPTION, key)? != Found::Unknown))
+        self.read(|view| Ok(view.find_in(SINGLE_OBJECTS, key)? != Found::Unknown))
     }
 
     /// Whether the pushed set can answer for this object, also if it is hidden or known not to exist.
@@ -69,24 +58,24 @@ impl Store {
     }
 
     /// The kept answers as a store, from which only single objects can be read.
-    pub(crate) fn singles(&self) -> Singles {
-        Singles(self.clone())
+    pub(crate) fn single_objects(&self) -> SingleObjects {
+        SingleObjects(self.clone())
     }
 }
 
 /// The kept answers as a store.
 #[derive(Debug, Clone)]
-pub(crate) struct Singles(Store);
+pub(crate) struct SingleObjects(Store);
 
-impl Singles {
+impl SingleObjects {
     fn no_list<T>(resource: &Resource) -> Result<T, StoreError> {
         Err(not_synced(format!("only single objects of {} are known here", resource.name)))
     }
 }
 
-impl ServedStore for Singles {
+impl ServedStore for SingleObjects {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
-        match self.0.reading(|view| view.find_in(SUBSCRIPTION, key))? {
+        match self.0.reading(|view| view.find_in(SINGLE_OBJECTS, key))? {
             Found::Visible(object) => Ok(Some(object)),
             Found::Absent => Ok(None),
             Found::Hidden | Found::Unreadable | Found::Unknown => {

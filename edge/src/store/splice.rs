@@ -125,8 +125,9 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const KEPT_TREE_MAX: usize = 16 * 1024 * 1024;
 
 /// An object as the cloud would deliver it, and the hash of that text. So the object of a reply is not delivered again
-/// after a reconnect. A mistake here only costs a delivery. Not for Nodes, from which the cloud removes more.
-pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), SpliceError> {
+/// after a reconnect. A mistake here only costs a delivery. `is_node` is for a Node as the cloud delivers it to the node
+/// itself; other nodes receive less of it.
+pub(crate) fn trimmed(body: &[u8], is_node: bool) -> Result<(Bytes, ContentHash), SpliceError> {
     if tree_bytes(body) > KEPT_TREE_MAX {
         return Err(SpliceError::TooLarge);
     }
@@ -142,9 +143,20 @@ pub(crate) fn trimmed(body: &[u8]) -> Result<(Bytes, ContentHash), SpliceError> 
             metadata.remove("annotations");
         }
     }
+    if is_node {
+        remove_heartbeats(&mut object);
+    }
     let body = object.to_string();
     let hash = content_hash(body.as_bytes());
     Ok((body.into(), hash))
+}
+
+/// Removes from a Node the times of its conditions that change with each report.
+fn remove_heartbeats(node: &mut Value) {
+    let conditions = node.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        condition.remove("lastHeartbeatTime");
+    }
 }
 
 fn metadata(body: &[u8]) -> Result<&RawValue, SpliceError> {
@@ -186,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn non_objects_are_refused() {
         for body in [
             "",
             "[]",
@@ -205,24 +217,37 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_becomes_what_the_cloud_would_deliver() {
+    fn reply_is_stored_in_the_form_of_a_delivery() {
         let reply = br#"{"spec":{},"metadata":{"uid":"u","resourceVersion":"7","name":"n","managedFields":[],
             "annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{}"}},"kind":"Pod"}"#;
-        let (body, hash) = trimmed(reply).unwrap();
+        let (body, hash) = trimmed(reply, false).unwrap();
         assert_eq!(body, r#"{"kind":"Pod","metadata":{"name":"n","uid":"u"},"spec":{}}"#);
         assert_eq!(hash, content_hash(&body));
     }
 
     #[test]
-    fn a_reply_of_very_many_parts_is_not_made_a_tree() {
-        if !alone(module_path!(), "a_reply_of_very_many_parts_is_not_made_a_tree") {
+    fn node_in_a_reply_is_trimmed_as_in_a_delivery() {
+        let reply = br#"{"metadata":{"name":"n","uid":"u"},"status":{"conditions":[
+            {"type":"Ready","lastHeartbeatTime":"2026-01-01T00:00:00Z"},7],"images":[{"names":["i"]}]}}"#;
+        let (body, hash) = trimmed(reply, true).unwrap();
+        assert_eq!(
+            body,
+            r#"{"metadata":{"name":"n","uid":"u"},"status":{"conditions":[{"type":"Ready"},7],"images":[{"names":["i"]}]}}"#
+        );
+        assert_eq!(hash, content_hash(&body));
+        assert!(trimmed(br#"{"metadata":{},"status":{"conditions":{}}}"#, true).is_ok());
+    }
+
+    #[test]
+    fn reply_with_too_many_parts_is_not_parsed() {
+        if !alone(module_path!(), "reply_with_too_many_parts_is_not_parsed") {
             return;
         }
         let parts = r#"{"":0},"#.repeat(200_000);
         let reply =
             format!(r#"{{"metadata":{{"name":"n","uid":"u","resourceVersion":"7"}},"parts":[{parts}0]}}"#);
         let growth = Growth::begin();
-        assert!(trimmed(reply.as_bytes()).is_err());
+        assert!(trimmed(reply.as_bytes(), false).is_err());
         assert_eq!(facts(reply.as_bytes()).unwrap().uid, "u", "what decides is read all the same");
         assert!(growth.most() < 8 * 1024 * 1024, "{} bytes for {}", growth.most(), reply.len());
     }

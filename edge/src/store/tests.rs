@@ -120,7 +120,7 @@ fn told(store: &Store, resource: &str, since: u64) -> Vec<(ChangeKind, String, u
 }
 
 #[tokio::test]
-async fn a_new_store_says_that_it_does_not_know() {
+async fn new_store_reports_that_it_knows_nothing() {
     let store = open(&FaultyDisk::new(1));
     let pods = Resource::new("", "v1", "pods");
     assert!(matches!(store.list(&pods, None), Err(StoreError::NotSynced { .. })));
@@ -140,7 +140,7 @@ async fn a_new_store_says_that_it_does_not_know() {
 }
 
 #[tokio::test]
-async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
+async fn newest_attestation_is_stored_with_the_next_commit() {
     let disk = FaultyDisk::new(8);
     let store = synced(&disk).await;
     assert!(store.standing().unwrap().attestation.is_empty());
@@ -164,7 +164,7 @@ async fn the_newest_attestation_comes_to_the_disk_with_the_next_commit() {
 }
 
 #[tokio::test]
-async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
+async fn pod_waits_for_its_references_across_a_restart() {
     let disk = FaultyDisk::new(2);
     let store = synced(&disk).await;
     let (pod, map, secret) = (key("pods", "web"), key("configmaps", "app"), key("secrets", "token"));
@@ -191,9 +191,9 @@ async fn a_pod_waits_for_what_it_refers_to_across_a_restart() {
     );
 }
 
-/// Each delivery looks at the pods that wait. Others must not be told again because one waits.
+/// Each delivery examines the waiting pods. Other pods must not be published again because one waits.
 #[tokio::test]
-async fn a_pod_that_waits_no_longer_is_told_once_while_others_wait() {
+async fn pod_that_stops_waiting_is_shown_once() {
     let store = synced(&FaultyDisk::new(10)).await;
     let [shown, again, waits] = ["shown", "again", "waits"].map(|name| key("pods", name));
     let (map, never) = (key("configmaps", "app"), [key("secrets", "never")]);
@@ -209,7 +209,7 @@ async fn a_pod_that_waits_no_longer_is_told_once_while_others_wait() {
 }
 
 #[tokio::test]
-async fn a_commit_that_failed_and_is_there_all_the_same_is_told() {
+async fn commit_that_failed_but_persisted_is_published() {
     let disk = FaultyDisk::new(9);
     let store = synced(&disk).await;
     let (first, second) = (key("pods", "first"), key("pods", "second"));
@@ -289,7 +289,7 @@ async fn adopting_keeps_the_content() {
 }
 
 #[tokio::test]
-async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
+async fn half_hash_of_an_older_cloud_keeps_the_full_local_hash() {
     let store = synced(&FaultyDisk::new(5)).await;
     let map = key("configmaps", "app");
     let mut delivery = upsert(&map, "u1", 10, &[]);
@@ -307,7 +307,7 @@ async fn an_older_cloud_says_half_a_hash_and_means_the_whole() {
 }
 
 #[tokio::test]
-async fn an_object_goes_when_its_last_subscription_lets_go() {
+async fn object_is_removed_with_its_last_subscription() {
     let store = synced(&FaultyDisk::new(6)).await;
     let map = key("configmaps", "app");
     let in_subscription = |subscription: u32, delivery: Delivery| Delivery {
@@ -324,7 +324,7 @@ async fn an_object_goes_when_its_last_subscription_lets_go() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_stored_is_refused_alone() {
+async fn object_that_cannot_be_stored_is_refused_alone() {
     let store = synced(&FaultyDisk::new(7)).await;
     let map = key("configmaps", "app");
     let version =

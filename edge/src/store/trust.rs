@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_see_both_and_the_cloud_is_told_of_its_own() {
+    async fn clients_see_both_cas_and_the_cloud_only_its_own() {
         let disk = FaultyDisk::new(1);
         let store = synced(&disk).await;
         store.apply(vec![delivered(CONFIG_MAP, 10, "cluster\n")]).await.unwrap();
@@ -115,7 +115,7 @@ mod tests {
         store.trust_locally(Some("local\n".to_owned())).await.unwrap();
         let both = format!("cluster\n{MARK}local\n");
         assert_eq!(shown(&store, CONFIG_MAP), both);
-        assert!(store.local_revision() > before, "watchers are told");
+        assert!(store.local_revision() > before, "watchers are notified");
         store.apply(vec![delivered(CONFIG_MAP, 11, "renewed"), delivered("other", 12, "x")]).await.unwrap();
         assert_eq!(shown(&store, CONFIG_MAP), format!("renewed\n{MARK}local\n"));
         assert_eq!(shown(&store, "other"), "x");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_writes_back_loses_the_addition() {
+    fn added_ca_is_removed_from_client_writes() {
         let body = Bytes::from(json!({"data": {"ca.crt": "cluster\n"}}).to_string());
         let both = changed(&body, Some("local"));
         assert_ne!(both, body);

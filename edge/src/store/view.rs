@@ -17,7 +17,7 @@ use super::schema::{
     self, ANSWERS, LOG, META, OBJECTS, OUTBOX, SLOTS, SUBSCRIPTIONS, StateRow, SubscriptionRow,
 };
 use super::seal::Sealer;
-use super::subscription::Selection;
+use super::selection::Selection;
 use super::{is_secret, keys};
 
 /// One committed state. Readers share it until the next commit.

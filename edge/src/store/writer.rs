@@ -12,12 +12,13 @@ use tombolo_proto::object::ObjectKey;
 use tracing::{error, warn};
 
 use super::answers::{CachedReply, Question};
-use super::batch::{Batch, Published};
+use super::batch::Batch;
+use super::batch::offline_writes::{Accepted, OfflineWrite};
 use super::error::{ReadError, WriteError, reading, storage};
-use super::offline_writes::{Accepted, OfflineWrite};
 use super::outbox::Report;
+use super::publication::Published;
+use super::selection::Selection;
 use super::shared::Shared;
-use super::subscription::Selection;
 use super::view::{CommittedView, Left};
 use super::{Delivery, Learned, Refused, Welcome};
 

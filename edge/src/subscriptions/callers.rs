@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_callers_the_one_with_the_right_is_remembered() {
+    fn authorised_caller_is_remembered_among_many() {
         let (mut callers, now) = (Callers::default(), Instant::now());
         callers.ask("holder", now);
         assert_eq!(callers.open().as_deref(), Some("holder"));

@@ -59,10 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_first_keeps_a_claim_and_there_is_a_bound() {
+    fn earliest_claims_are_kept_up_to_a_bound() {
         let (mut claims, now) = (Claims::default(), Instant::now());
         claims.ask("full", now, true);
-        assert!(claims.has("full"), "what is in nobody's share");
+        assert!(claims.has("full"), "bytes that count for no share");
         claims.ask("other", now, true);
         assert!(!claims.has("other"));
         for number in 0..2 * CLAIMS_MAX {

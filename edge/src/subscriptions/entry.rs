@@ -40,7 +40,7 @@ pub(super) enum Duty {
     Forget,
 }
 
-/// One selection on the board.
+/// One selection in the registry.
 #[derive(Debug)]
 pub(super) struct SelectionEntry {
     pub(super) selection: Selection,

@@ -30,7 +30,7 @@ fn borrowed() -> Selection {
 struct Edge {
     store: Store,
     subscriptions: Subscriptions,
-    board: Arc<Board>,
+    registry: Arc<SelectionRegistry>,
 }
 
 impl Edge {
@@ -38,9 +38,9 @@ impl Edge {
         let disk = Box::new(FaultyDisk::new(seed));
         let store = Store::open_on(disk, Sealer::new(&[9; 32]), LogBounds::default()).unwrap().store;
         let subscriptions = Subscriptions::load(store.clone()).await.unwrap();
-        let board = subscriptions.board();
-        board.session(true);
-        Self { store, subscriptions, board }
+        let registry = subscriptions.registry();
+        registry.session(true);
+        Self { store, subscriptions, registry }
     }
 
     fn keep(&self) -> JoinHandle<()> {
@@ -50,13 +50,13 @@ impl Edge {
     /// A caller requests the selection.
     async fn ask(&self, token: &str) -> SubscriptionId {
         let deadline = Instant::now() + PATIENCE;
-        let who = Borrower { sender: token, token };
+        let who = TokenCaller { sender: token, token };
         self.subscriptions.request(&borrowed(), Some(who), deadline).await.unwrap()
     }
 
     /// Makes the session follow a selection if it is wanted. Returns in whose name.
     fn subscribe(&self, subscription: SubscriptionId) -> Option<String> {
-        self.board.wanted().contains(&subscription).then(|| self.board.open(subscription))??.token
+        self.registry.wanted().contains(&subscription).then(|| self.registry.open(subscription))??.token
     }
 
     async fn subscribed(&self, subscription: SubscriptionId, token: &str) {
@@ -82,7 +82,7 @@ impl Edge {
         self.deliver(subscription, "app", 7).await;
         let epoch = Epoch { cluster: Uid::parse("cluster").unwrap(), generation: 1 };
         self.store.caught_up(subscription, epoch, CloudRevision(7)).await.unwrap();
-        self.board.stands(subscription, Standing::Live);
+        self.registry.stands(subscription, Standing::Live);
     }
 
     /// A caller reads with the token, and watches.
@@ -94,12 +94,12 @@ impl Edge {
     }
 
     fn refuse(&self, subscription: SubscriptionId, code: u16) {
-        self.board.stands(subscription, Standing::Refused { code, reason: format!("code {code}") });
+        self.registry.stands(subscription, Standing::Refused { code, reason: format!("code {code}") });
     }
 
     fn reconnect(&self) {
-        self.board.session(false);
-        self.board.session(true);
+        self.registry.session(false);
+        self.registry.session(true);
     }
 
     fn copied(&self, subscription: SubscriptionId) -> usize {
@@ -108,31 +108,35 @@ impl Edge {
 }
 
 #[tokio::test]
-async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
+async fn refusal_of_one_caller_does_not_affect_others() {
     let edge = Edge::new(61).await;
     let keeper = edge.keep();
     let (subscription, mut watch) = edge.live("all").await;
     // A caller with narrower rights is served from the same copy.
     assert_eq!(edge.ask("narrow").await, subscription);
     edge.reconnect();
-    assert_eq!(edge.subscribe(subscription).as_deref(), Some("all"), "who is known to have the right");
+    assert_eq!(
+        edge.subscribe(subscription).as_deref(),
+        Some("all"),
+        "a caller that is known to have the right"
+    );
     edge.fill(subscription).await;
-    // The watch has neither ended nor told anything before this object.
+    // The watch has neither ended nor sent an event before this object.
     edge.deliver(subscription, "later", 8).await;
-    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().expect("it goes on");
+    let told = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().expect("it continues");
     assert_eq!(told.iter().map(|change| change.object.key.name()).collect::<Vec<_>>(), ["later"]);
 
     // After a restart no caller is known to have the right.
     let again = Subscriptions::load(edge.store.clone()).await.unwrap();
-    let again = Edge { store: edge.store.clone(), board: again.board(), subscriptions: again };
+    let again = Edge { store: edge.store.clone(), registry: again.registry(), subscriptions: again };
     keeper.abort();
     let keeper = again.keep();
-    again.board.session(true);
+    again.registry.session(true);
     again.ask("all").await;
     again.ask("narrow").await;
     again.subscribed(subscription, "narrow").await;
     again.refuse(subscription, 403);
-    let standing = again.board.standing(subscription, Some("narrow"));
+    let standing = again.registry.standing(subscription, Some("narrow"));
     assert!(matches!(standing, Some(Standing::Refused { code: 403, .. })), "{standing:?}");
     again.subscribed(subscription, "all").await;
     assert_eq!(again.copied(subscription), 2, "the copy stays");
@@ -140,23 +144,23 @@ async fn what_one_caller_may_not_read_is_taken_from_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_token_that_has_ended_makes_room_for_another() {
+async fn expired_token_is_replaced_by_another() {
     let edge = Edge::new(62).await;
     let keeper = edge.keep();
     let (subscription, mut watch) = edge.live("old").await;
     edge.ask("new").await;
     edge.refuse(subscription, 401);
     assert_eq!(
-        edge.board.standing(subscription, Some("new")),
+        edge.registry.standing(subscription, Some("new")),
         Some(Standing::Idle),
         "not refused to this one"
     );
     // The owner of the watch is unknown: the caller watches again, and is authorized again.
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
     edge.subscribed(subscription, "new").await;
-    assert_eq!(edge.copied(subscription), 1, "a token says nothing about the copy");
+    assert_eq!(edge.copied(subscription), 1, "a token is no evidence about the copy");
     edge.refuse(subscription, 401);
-    let standing = edge.board.standing(subscription, Some("new"));
+    let standing = edge.registry.standing(subscription, Some("new"));
     assert!(matches!(standing, Some(Standing::Refused { code: 401, .. })), "{standing:?}");
     edge.ask("new").await;
     assert_eq!(edge.subscribe(subscription), None, "it is believed for a while");
@@ -167,7 +171,7 @@ async fn a_token_that_has_ended_makes_room_for_another() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_revoked_takes_the_copy_away() {
+async fn revoked_right_clears_the_copy() {
     let edge = Edge::new(63).await;
     let (subscription, mut watch) = edge.live("revoked").await;
     edge.ask("other").await;
@@ -176,7 +180,7 @@ async fn a_right_that_is_revoked_takes_the_copy_away() {
     // If it were followed before the copy is gone, the inventory would have objects that will not be there.
     assert_eq!((edge.ask("another").await, edge.subscribe(subscription)), (subscription, None));
     let narrow = Selection { field_selector: "metadata.name=app".to_owned(), ..borrowed() };
-    assert_eq!(edge.board.covering(&narrow), None);
+    assert_eq!(edge.registry.covering(&narrow), None);
     let keeper = edge.keep();
     assert!(tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap().is_none());
     edge.subscribed(subscription, "another").await;
@@ -185,13 +189,13 @@ async fn a_right_that_is_revoked_takes_the_copy_away() {
 }
 
 #[tokio::test]
-async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
+async fn full_session_is_not_retried_at_once() {
     let edge = Edge::new(66).await;
     let subscription = edge.ask("some").await;
-    let mut news = edge.board.news();
+    let mut news = edge.registry.news();
     news.borrow_and_update();
     assert_eq!(edge.subscribe(subscription).as_deref(), Some("some"));
-    edge.board.put_off(subscription);
+    edge.registry.put_off(subscription);
     assert!(!news.has_changed().unwrap());
     assert_eq!(
         edge.subscribe(subscription).as_deref(),
@@ -201,10 +205,10 @@ async fn a_session_that_has_no_room_is_not_asked_again_at_once() {
 }
 
 #[tokio::test]
-async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
+async fn unread_selection_is_unfollowed_after_ten_minutes() {
     let edge = Edge::new(67).await;
     let (subscription, watch) = edge.live("some").await;
-    let is_wanted = || edge.board.wanted().contains(&subscription);
+    let is_wanted = || edge.registry.wanted().contains(&subscription);
     let mut weights = Weights::new(edge.store.commits());
     // Not earlier, because a paused clock does not wait for the store's own threads.
     tokio::time::pause();
@@ -221,28 +225,28 @@ async fn what_nobody_has_read_for_ten_minutes_is_followed_no_longer() {
     edge.subscriptions.sweep(&mut weights).await.unwrap();
     assert!(is_wanted());
     tokio::time::advance(Duration::from_secs(1)).await;
-    assert!(!is_wanted(), "nobody reads it any more");
+    assert!(!is_wanted(), "it has no reader any more");
     assert_eq!(edge.copied(subscription), 1, "the copy stays");
-    edge.board.demand(subscription, Some(Borrower { sender: "some", token: "some" }));
-    assert!(is_wanted(), "until somebody asks again");
+    edge.registry.demand(subscription, Some(TokenCaller { sender: "some", token: "some" }));
+    assert!(is_wanted(), "until it is requested again");
 }
 
 #[tokio::test]
-async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
+async fn forgotten_selection_is_unfollowed_and_can_return() {
     let edge = Edge::new(64).await;
     let (subscription, watch) = edge.live("some").await;
     drop(watch);
-    assert_eq!(edge.board.evict(|_, _| true), Some(subscription));
+    assert_eq!(edge.registry.evict(|_, _| true), Some(subscription));
     let keeper = edge.keep();
     let asking = edge.ask("some");
     let giving_up = async {
         // Pending deliveries of the session would be written to the next selection with the same number.
-        wait_until("a turn of the keeper", DEADLINE, async || edge.board.wishes().is_empty()).await;
+        wait_until("a turn of the keeper", DEADLINE, async || edge.registry.wishes().is_empty()).await;
         assert!(edge.store.subscriptions().unwrap().iter().any(|kept| kept.subscription == subscription));
-        assert!(!edge.board.wanted().contains(&subscription));
-        edge.board.stands(subscription, Standing::Idle);
+        assert!(!edge.registry.wanted().contains(&subscription));
+        edge.registry.stands(subscription, Standing::Idle);
     };
-    edge.board.wish(Selection::all(Resource::new("", "v1", "services")));
+    edge.registry.wish(Selection::all(Resource::new("", "v1", "services")));
     let (anew, ()) = tokio::join!(asking, giving_up);
     edge.subscribed(anew, "some").await;
     let kept = edge.store.subscriptions().unwrap();
@@ -252,11 +256,11 @@ async fn what_is_forgotten_is_followed_by_nobody_and_comes_again() {
 }
 
 #[tokio::test]
-async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
+async fn wished_selection_is_opened_when_there_is_room() {
     let edge = Edge::new(65).await;
     let whole = edge.subscriptions.whole();
     let mut watches = Vec::new();
-    for number in edge.board.count()..KEPT_MAX {
+    for number in edge.registry.count()..KEPT_MAX {
         let selection = Selection { namespace: format!("n{number}"), ..Selection::all(maps()) };
         let subscription =
             edge.subscriptions.request(&selection, None, Instant::now() + PATIENCE).await.unwrap();
@@ -267,24 +271,24 @@ async fn what_a_part_of_the_agent_wishes_for_comes_once_there_is_room() {
         assert!(whole.list(&maps(), None).is_err());
     }
     let wish = Selection::all(maps());
-    assert_eq!(edge.board.wishes(), std::slice::from_ref(&wish), "however often it is asked for");
+    assert_eq!(edge.registry.wishes(), std::slice::from_ref(&wish), "regardless of the number of requests");
     edge.subscriptions.grant_wishes().await;
     edge.subscriptions.grant_wishes().await;
-    assert!(!edge.board.delay(&wish), "the operator was told, and is not told again");
+    assert!(!edge.registry.delay(&wish), "it was logged, and is not logged again");
     let keeper = edge.keep();
     drop(watches.pop());
-    edge.board.session(false);
-    wait_until("a place", DEADLINE, async || edge.board.covering(&wish).is_some()).await;
-    assert!(edge.board.wishes().is_empty() && edge.board.count() <= KEPT_MAX);
+    edge.registry.session(false);
+    wait_until("a place", DEADLINE, async || edge.registry.covering(&wish).is_some()).await;
+    assert!(edge.registry.wishes().is_empty() && edge.registry.count() <= KEPT_MAX);
     keeper.abort();
 }
 
 #[tokio::test]
-async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
+async fn client_with_many_selections_takes_none_from_others() {
     let edge = Edge::new(68).await;
     let request = async |sender: &str, number: usize| {
         let selection = Selection { namespace: format!("{sender}{number}"), ..borrowed() };
-        let who = Borrower { sender, token: "some" };
+        let who = TokenCaller { sender, token: "some" };
         edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await
     };
     let shop = request("shop", 0).await.unwrap();
@@ -297,23 +301,23 @@ async fn whoever_follows_ever_more_takes_no_copy_and_no_place_from_others() {
     let refused = request("eve", 999).await.unwrap_err();
     assert!(refused.to_string().contains("64 selections are read by eve"), "{refused}");
     request("bob", 0).await.unwrap();
-    let wanted = edge.board.wanted();
+    let wanted = edge.registry.wanted();
     assert!(
         wanted[..WARM_SET.len() + 3].contains(&shop),
-        "everybody's newest comes before anybody's second: {wanted:?}"
+        "the newest of every sender precedes the second of any: {wanted:?}"
     );
     drop(watches);
     for _ in 0..KEPT_PER_SENDER_MAX - 1 {
-        assert_ne!(edge.board.evict(|_, _| true).unwrap(), shop, "of the one who has most");
+        assert_ne!(edge.registry.evict(|_, _| true).unwrap(), shop, "of the sender that has the most");
     }
 }
 
 #[tokio::test]
-async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
+async fn following_a_shared_selection_takes_it_from_nobody() {
     let edge = Edge::new(69).await;
     let request = async |sender: &str, selection: &str| {
         let selection = Selection { namespace: selection.to_owned(), ..borrowed() };
-        let who = Borrower { sender, token: sender };
+        let who = TokenCaller { sender, token: sender };
         edge.subscriptions.request(&selection, Some(who), Instant::now() + PATIENCE).await.unwrap()
     };
     let mut shop = BTreeSet::new();
@@ -328,21 +332,21 @@ async fn who_asks_for_what_others_follow_takes_it_from_nobody() {
     for number in 0..40 {
         eves.insert(request("eve", &format!("eve{number}")).await);
     }
-    let wanted = edge.board.wanted();
+    let wanted = edge.registry.wanted();
     let last = wanted.iter().rposition(|subscription| shop.contains(subscription)).unwrap();
-    assert!(last < WARM_SET.len() + 16, "of each sender what was asked for last: {wanted:?}");
+    assert!(last < WARM_SET.len() + 16, "the last request of each sender: {wanted:?}");
     for _ in 0..32 {
-        let gone = edge.board.evict(|_, _| true).unwrap();
+        let gone = edge.registry.evict(|_, _| true).unwrap();
         assert!(eves.remove(&gone), "{gone:?} of {shop:?}");
-        edge.board.done(gone, Duty::Forget);
+        edge.registry.done(gone, Duty::Forget);
     }
     // A sender that makes room in a share with selections of others gives up only its own claim.
     for number in 0..8 {
         request("bob", &format!("shop{number}")).await;
     }
     for _ in 0..8 {
-        assert!(edge.board.evict_of("bob", |_, _| true));
+        assert!(edge.registry.evict_of("bob", |_, _| true));
     }
-    assert!(!edge.board.evict_of("bob", |_, _| true), "it has none any more");
-    assert!(edge.board.duties().is_empty(), "nothing of the other's is to go");
+    assert!(!edge.registry.evict_of("bob", |_, _| true), "it has none any more");
+    assert!(edge.registry.duties().is_empty(), "no entry of the other is dropped");
 }

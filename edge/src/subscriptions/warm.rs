@@ -18,14 +18,14 @@ pub(crate) fn warm_set() -> Vec<Selection> {
         .collect()
 }
 
-/// Whole resources as one store with one history. Each resource has its own subscription. A resource outside the warm
-/// set is followed after its first request, and every read keeps it followed.
+/// Whole resources as one store with one history, which follows what is read: each resource has its own subscription,
+/// one outside the warm set from its first read on, for as long as it is read.
 #[derive(Debug, Clone)]
-pub(crate) struct WholeStore {
+pub(crate) struct FollowingStore {
     subscriptions: Subscriptions,
 }
 
-impl WholeStore {
+impl FollowingStore {
     pub(super) fn new(subscriptions: Subscriptions) -> Self {
         Self { subscriptions }
     }
@@ -33,16 +33,16 @@ impl WholeStore {
     /// The subscription of a resource, which is followed from now on.
     fn follow(&self, resource: &Resource) -> Result<Subscribed, StoreError> {
         let selection = Selection::all(resource.clone());
-        if let Some(subscription) = self.subscriptions.board.covering(&selection) {
-            self.subscriptions.board.demand(subscription, None);
+        if let Some(subscription) = self.subscriptions.registry.covering(&selection) {
+            self.subscriptions.registry.demand(subscription, None);
             return Ok(self.subscriptions.store.subscribed(subscription));
         }
-        self.subscriptions.board.wish(selection);
+        self.subscriptions.registry.wish(selection);
         Err(StoreError::NotSynced { reason: format!("{} were never requested on this node", resource.name) })
     }
 }
 
-impl ServedStore for WholeStore {
+impl ServedStore for FollowingStore {
     fn get(&self, key: &ObjectKey) -> Result<Option<Arc<Stored>>, StoreError> {
         self.follow(key.resource())?.get(key)
     }

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_report_is_given_up_after_days_of_refusals_alone() {
+    async fn refused_report_is_dropped_only_after_days_of_refusals() {
         let (mut failures, mut rng) = (Failures::default(), StdRng::seed_from_u64(1));
         let mut attempts = 0;
         let began = Instant::now();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_events_is_written() {
+    fn only_events_are_accepted_as_writes() {
         for (group, version, resource, verb, allowed) in [
             ("", "v1", "services", "list", true),
             ("discovery.k8s.io", "v1", "endpointslices", "watch", true),

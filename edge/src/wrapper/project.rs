@@ -293,13 +293,13 @@ impl Projector {
         self.delete(key).await;
     }
 
-    /// Logs once for each reason that pods are not led to the local API although the settings require it.
-    fn tell(&mut self, object: &ObjectKey, why: &NotRedirected) {
+    /// Logs once for each reason that pods are not directed to the local API although the settings require it.
+    fn log_not_redirected(&mut self, object: &ObjectKey, why: &NotRedirected) {
         // Annotations can produce any number of reasons.
         if self.logged.len() < REASONS_MAX && self.logged.insert(why.clone()) {
             warn!(
                 %object, %why,
-                "the Service kubernetes leads pods to the API servers of the cluster, as if wrapper.localRewrite were \
+                "the Service kubernetes directs pods to the API servers of the cluster, as if wrapper.localRewrite were \
                  off: set localApi.pods to an address of this node that pods reach, or turn wrapper.localRewrite off"
             );
         }
@@ -316,7 +316,7 @@ impl Projector {
                     self.graph.set_link(object.key.clone(), Some(link));
                     return Ok(led.into());
                 }
-                Lead::There(why) => self.tell(&object.key, &why),
+                Lead::There(why) => self.log_not_redirected(&object.key, &why),
                 Lead::Other => {}
             }
         }

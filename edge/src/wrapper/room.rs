@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_is_left_out_until_the_others_fit() {
+    fn largest_namespaces_are_left_out_until_the_others_fit() {
         let all = [("a", 10), ("b", 50), ("c", 40), ("", 1_000)];
         for (max, beyond) in
             [(100, &[][..]), (99, &["b"]), (50, &["b"]), (49, &["b", "c"]), (0, &["a", "b", "c"])]

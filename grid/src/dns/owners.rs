@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn very_many_services_of_an_address_take_no_quadratic_work() {
+    fn many_services_of_one_address_cause_no_quadratic_work() {
         let (address, mut owners) = ("10.0.0.1".parse().unwrap(), Owners::default());
         let services: Vec<_> =
             (0..200_000).map(|number| Arc::new(ServiceName::new("shop", &number.to_string()))).collect();

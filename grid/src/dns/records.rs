@@ -7,7 +7,7 @@ use core::net::IpAddr;
 
 use serde::Deserialize;
 
-use crate::body::{BodyError, Metadata, at_most, or_default, view};
+use crate::body::{BodyError, ObjectMetadata, at_most, or_default, view};
 use crate::labels::GRID_KEY;
 
 /// Most endpoints of a slice, ports of a slice, and addresses of an endpoint: the Kubernetes API accepts no larger
@@ -175,7 +175,7 @@ impl Service {
         #[derive(Deserialize)]
         struct Object {
             #[serde(default)]
-            metadata: Metadata,
+            metadata: ObjectMetadata,
             #[serde(default, deserialize_with = "or_default")]
             spec: Spec,
         }

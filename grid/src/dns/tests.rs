@@ -46,7 +46,7 @@ fn http() -> Value {
 }
 
 #[test]
-fn what_was_never_heard_of_is_unknown_and_not_missing() {
+fn unsynced_name_is_unknown_not_missing() {
     let mut zone = Zone::default();
     zone.set_namespace("shop", true);
     zone.open(Part::Namespaces);
@@ -59,7 +59,7 @@ fn what_was_never_heard_of_is_unknown_and_not_missing() {
 }
 
 #[test]
-fn names_above_services_exist_and_hold_nothing() {
+fn names_above_services_exist_without_records() {
     let zone = known();
     for name in ["", "svc", "pod", "shop.svc", "shop.pod"] {
         assert_eq!(zone.find(name), Finding::Empty, "{name}");
@@ -72,7 +72,7 @@ fn names_above_services_exist_and_hold_nothing() {
 }
 
 #[test]
-fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
+fn service_resolves_to_its_addresses_and_labelled_endpoints() {
     let mut zone = known();
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}, {"name": "dns", "protocol": "UDP", "port": 53}]);
     zone.set_service(
@@ -102,7 +102,7 @@ fn a_service_leads_to_its_addresses_and_its_endpoints_by_label() {
 }
 
 #[test]
-fn a_headless_service_leads_to_ready_endpoints() {
+fn headless_service_resolves_to_ready_endpoints() {
     let mut zone = known();
     zone.set_service(&name("db"), Some(service(&json!({"clusterIP": "None"}))));
     assert_eq!(zone.find("db.shop.svc"), Finding::NoName, "as in CoreDNS, without endpoints");
@@ -174,7 +174,7 @@ fn uniform_names_come_first_and_are_unknown_until_they_are_known() {
 }
 
 #[test]
-fn addresses_lead_back_to_services_before_endpoints() {
+fn reverse_lookup_prefers_services_over_endpoints() {
     let mut zone = known();
     let address = "10.0.0.1".parse().unwrap();
     let endpoints = json!([{"addresses": ["10.0.0.1"], "hostname": "one"}]);
@@ -192,13 +192,13 @@ fn addresses_lead_back_to_services_before_endpoints() {
     zone.set_slice("shop", "db-1", None);
     zone.set_slice("shop", "web-1", None);
     assert_eq!(zone.owners(address, 16), []);
-    assert!(zone.is_bare(), "nothing is left of what is gone: {zone:?}");
+    assert!(zone.is_bare(), "no record of removed objects is left: {zone:?}");
 }
 
 /// 20,000 ports on each of 200 pods: four million places.
 #[test]
-fn ports_times_endpoints_are_not_made_for_a_question() {
-    if !alone(module_path!(), "ports_times_endpoints_are_not_made_for_a_question") {
+fn query_does_not_build_ports_times_endpoints() {
+    if !alone(module_path!(), "query_does_not_build_ports_times_endpoints") {
         return;
     }
     let mut zone = known();
@@ -228,7 +228,7 @@ fn ports_times_endpoints_are_not_made_for_a_question() {
 
 /// Input that Kubernetes' validation would refuse takes no memory here.
 #[test]
-fn slices_of_more_than_kubernetes_allows_are_not_read() {
+fn slices_beyond_the_limit_of_kubernetes_are_ignored() {
     let read = |endpoints: usize, addresses: usize, ports: usize| {
         let endpoint = json!({"addresses": vec!["10.0.0.1"; addresses]});
         let object =
@@ -271,7 +271,7 @@ proptest! {
 
     /// In whatever order changes arrive, the zone ends up like one that received only the result.
     #[test]
-    fn the_order_of_changes_leaves_no_trace(
+    fn result_is_independent_of_the_order_of_changes(
         changes in prop::collection::vec((0u8..3, 0u8..3, 0u8..3, any::<bool>()), 0..40),
     ) {
         let mut zone = known();

@@ -196,7 +196,7 @@ proptest! {
 
     /// A reader that recomputes what the graph names after each change always shows what the rules require.
     #[test]
-    fn what_is_recomputed_is_enough_and_nothing_else(changes in vec(change(), 1..60)) {
+    fn recomputation_is_sufficient_and_minimal(changes in vec(change(), 1..60)) {
         let (mut cluster, mut graph) = (Cluster::default(), Graph::new(ME));
         let mut served: BTreeMap<String, Value> = BTreeMap::new();
         for change in &changes {
@@ -217,7 +217,7 @@ proptest! {
 
 /// Rows P29, P30 and P31 of docs/reference/superedge.md#pruning-rows.
 #[test]
-fn a_change_affects_what_depends_on_it() {
+fn change_affects_its_dependents() {
     let mut graph = Graph::new(ME);
     let node =
         |unit: &str| Some(Node { labels: [("k".to_owned(), unit.to_owned())].into(), unhealthy: false });

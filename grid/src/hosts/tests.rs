@@ -14,7 +14,7 @@ fn names(pairs: &[(&str, &[&str])]) -> Names {
 
 /// Rows H11, H16 and H17 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
-fn what_is_said_about_one_grid_touches_no_other() {
+fn status_of_one_grid_does_not_affect_others() {
     let mut hosts = Hosts::new("cluster.local");
     assert!(hosts.set(grid("my-demo"), Some(names(&[("my-demo-0", &["10.0.0.9"])]))));
     assert!(hosts.set(grid("demo"), Some(names(&[("demo-0", &["10.0.0.1"]), ("demo-1", &["10.0.0.2"])]))));
@@ -51,7 +51,7 @@ fn equal_names_make_equal_text_and_no_change() {
 }
 
 #[test]
-fn a_grid_without_names_is_no_grid() {
+fn grid_without_names_is_omitted() {
     let mut hosts = Hosts::new("cluster.local");
     assert!(!hosts.set(grid("a"), Some(Names::default())));
     assert!(!hosts.replace([(grid("a"), Names::default())]));
@@ -59,7 +59,7 @@ fn a_grid_without_names_is_no_grid() {
 }
 
 #[test]
-fn what_is_no_name_ends_no_line() {
+fn invalid_name_does_not_break_a_line() {
     let mut hosts = Hosts::new("cluster.local");
     let mut odd = names(&[("a-0", &["10.0.0.1"])]);
     odd.service = "s\n10.0.0.66 bank.example".to_owned();

@@ -38,7 +38,7 @@ fn shown(pods: &OwnPods, namespace: &str, endpoints: &[Value]) -> Vec<String> {
 }
 
 #[test]
-fn endpoints_of_own_pods_are_where_those_are_now() {
+fn endpoints_of_own_pods_have_their_present_addresses() {
     let own = |address: &str| endpoint(address, "n1", "u1");
     let others = [
         endpoint("10.0.0.1", "n2", "u1"),
@@ -81,7 +81,7 @@ fn endpoints_of_the_older_kind_move_whether_they_are_ready_or_not() {
 }
 
 #[test]
-fn only_what_says_something_else_is_a_change() {
+fn only_a_different_address_is_a_change() {
     let mut pods = pods();
     assert!(!pods.set("shop", "p", Some(pod("u1", &["10.0.0.9", "fd00::9"]))));
     assert!(!pods.set("shop", "q", None));

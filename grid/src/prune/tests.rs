@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::body::Metadata;
+use crate::body::ObjectMetadata;
 use crate::endpoints::{Link, ServiceName};
 use crate::graph::Graph;
 use crate::labels::GRID_SELECTOR;
@@ -189,7 +189,7 @@ fn endpoints_are_cut_in_both_lists_of_each_subset() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_shown() {
+fn unreadable_objects_are_not_shown() {
     let nothing = Verdict::Nothing;
     for text in
         ["", "null", "[]", r#"{"endpoints":{}}"#, r#"{"endpoints":[1]}"#, r#"{"endpoints":[{"nodeName":1}]}"#]
@@ -198,5 +198,5 @@ fn what_cannot_be_read_is_not_shown() {
         assert!(Link::of(Carrier::EndpointSlice, text.as_bytes()).is_err(), "{text}");
     }
     assert!(prune(Carrier::Endpoints, br#"{"subsets":[{"addresses":[[]]}]}"#, &nothing).is_err());
-    assert!(Metadata::of(b"{}").is_err());
+    assert!(ObjectMetadata::of(b"{}").is_err());
 }

@@ -19,7 +19,7 @@ fn said(annotation: &str, of_grid: bool) -> Reach {
 
 /// The same rules as Kubernetes' validation of the field of this name.
 #[test]
-fn keys_are_few_unique_and_keys_of_labels() {
+fn topology_keys_are_few_unique_and_valid_label_keys() {
     let numbered = |count: usize| {
         let keys: Vec<String> = (0..count).map(|number| format!("example.com/k{number}")).collect();
         serde_json::json!(keys).to_string()
@@ -41,8 +41,8 @@ fn keys_are_few_unique_and_keys_of_labels() {
 
 /// 80 Services with the longest annotations that Kubernetes accepts.
 #[test]
-fn annotations_of_very_many_keys_take_next_to_nothing() {
-    if !alone(module_path!(), "annotations_of_very_many_keys_take_next_to_nothing") {
+fn annotation_with_many_topology_keys_takes_little_memory() {
+    if !alone(module_path!(), "annotation_with_many_topology_keys_takes_little_memory") {
         return;
     }
     let same = format!("[{}\"a\"]", "\"a\",".repeat(64 * 1024 - 8));

@@ -18,9 +18,9 @@ pub struct Plan {
     /// Children that are wanted.
     pub wanted: Vec<Wanted>,
     /// Children to delete.
-    pub doomed: Vec<Doomed>,
+    pub removals: Vec<Removal>,
     /// Units that cannot have a child now, and why. The unit of a ServiceGrid's one Service is empty.
-    pub troubles: BTreeMap<String, Trouble>,
+    pub problems: BTreeMap<String, PlanProblem>,
     /// Objects that carry the label of this grid's children, have no owner and have a name that is not wanted: they
     /// are reported and left alone.
     pub strangers: Vec<String>,
@@ -71,7 +71,7 @@ pub enum Found {
 
 /// A child to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doomed {
+pub struct Removal {
     /// Its name.
     pub name: String,
     /// Its UID: a precondition of the deletion.
@@ -93,7 +93,7 @@ pub enum Reason {
 
 /// Why a unit has no child, or one that does not match what the grid wants.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Trouble {
+pub enum PlanProblem {
     /// The unit gives no valid name for a child.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -120,7 +120,7 @@ pub enum Trouble {
     },
 }
 
-impl Trouble {
+impl PlanProblem {
     /// The reason for events and conditions.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
@@ -155,18 +155,18 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
         let name = match child_name(grid.kind, &grid.name, unit) {
             Ok(name) => name,
             Err(error) => {
-                plan.troubles.insert((*unit).to_owned(), error.into());
+                plan.problems.insert((*unit).to_owned(), error.into());
                 continue;
             }
         };
         match wanted(grid, unit, &name, by_name.get(name.as_str()).copied()) {
             Ok(PlanStep::Want(wanted)) => plan.wanted.push(wanted),
-            Ok(PlanStep::Remove(doomed, trouble)) => {
-                plan.doomed.push(doomed);
-                plan.troubles.insert((*unit).to_owned(), trouble);
+            Ok(PlanStep::Remove(removal, problem)) => {
+                plan.removals.push(removal);
+                plan.problems.insert((*unit).to_owned(), problem);
             }
-            Err(trouble) => {
-                plan.troubles.insert((*unit).to_owned(), trouble);
+            Err(problem) => {
+                plan.problems.insert((*unit).to_owned(), problem);
             }
         }
         names.insert(name);
@@ -176,31 +176,31 @@ pub fn plan(grid: &Grid, units: &[&str], children: &[Child<'_>]) -> Result<Plan,
             continue;
         }
         if child.is_owned_by(&grid.uid) {
-            plan.doomed.push(doomed(child, Reason::Unwanted));
+            plan.removals.push(removal(child, Reason::Unwanted));
         } else if child.owner() == Owner::Nobody && child.is_labelled_for(&grid.name) {
             plan.strangers.push(name.to_owned());
         }
     }
-    plan.doomed.sort_by(|one, other| one.name.cmp(&other.name));
+    plan.removals.sort_by(|one, other| one.name.cmp(&other.name));
     plan.strangers.sort_unstable();
     Ok(plan)
 }
 
 enum PlanStep {
     Want(Wanted),
-    Remove(Doomed, Trouble),
+    Remove(Removal, PlanProblem),
 }
 
-fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<PlanStep, Trouble> {
+fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Result<PlanStep, PlanProblem> {
     let spec = &grid.spec;
     choose_template(unit, &spec.templates, &spec.default_name, &spec.pool)?;
-    let leaving = || Trouble::Leaving { kind: grid.kind.kind(), name: name.to_owned() };
+    let leaving = || PlanProblem::Leaving { kind: grid.kind.kind(), name: name.to_owned() };
     let found = match seen {
         None => Found::Nothing,
         Some(child) => match child.owner() {
             Owner::Controller { uid, .. } if uid == grid.uid && child.is_deleting() => return Err(leaving()),
             Owner::Controller { uid, .. } if uid == grid.uid && !child.is_labelled_for(&grid.name) => {
-                return Ok(PlanStep::Remove(doomed(child, Reason::Released), leaving()));
+                return Ok(PlanStep::Remove(removal(child, Reason::Released), leaving()));
             }
             Owner::Controller { uid, .. } if uid == grid.uid => Found::Own,
             Owner::Nobody if child.is_deleting() => return Err(leaving()),
@@ -212,7 +212,7 @@ fn wanted(grid: &Grid, unit: &str, name: &str, seen: Option<Child<'_>>) -> Resul
     Ok(PlanStep::Want(Wanted { unit: unit.to_owned(), name: name.to_owned(), found, uid }))
 }
 
-fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {
+fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> PlanProblem {
     let owner = match owner {
         Owner::Nobody => {
             "exists and belongs to no grid: delete it, or label it superedge.io/grid-selector to let the grid adopt it"
@@ -220,11 +220,11 @@ fn taken(kind: ChildKind, name: &str, owner: Owner<'_>) -> Trouble {
         }
         Owner::Controller { named: (kind, name), uid } => format!("belongs to {kind} {name} (uid {uid})"),
     };
-    Trouble::Taken { kind: kind.kind(), name: name.to_owned(), owner }
+    PlanProblem::Taken { kind: kind.kind(), name: name.to_owned(), owner }
 }
 
-fn doomed(child: Child<'_>, reason: Reason) -> Doomed {
-    Doomed {
+fn removal(child: Child<'_>, reason: Reason) -> Removal {
+    Removal {
         name: child.name().to_owned(),
         uid: child.uid().to_owned(),
         resource_version: child.resource_version().to_owned(),

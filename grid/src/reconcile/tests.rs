@@ -5,7 +5,7 @@ use serde_json::json;
 use super::child::Child;
 use super::drift::is_applied;
 use super::manifest::APPLIED;
-use super::plan::{Found, Plan, Reason, Trouble, plan};
+use super::plan::{Found, Plan, PlanProblem, Reason, plan};
 use super::status::{Outcome, UnitError, status};
 use super::*;
 use crate::labels::TOPOLOGY_KEYS;
@@ -75,7 +75,7 @@ fn only(grid: &Grid, unit: &str) -> Value {
 }
 
 #[test]
-fn g1_g31_one_child_a_unit_and_one_service_whatever_the_units() {
+fn g1_g31_each_unit_has_one_child_and_the_grid_one_service() {
     assert_eq!(names(&run(&deployments("k"), &["a", "b"], &[])), ["g-a", "g-b"]);
     let service = services(json!({"ports": [{"port": 80}]}));
     assert_eq!(names(&run(&service, &[], &[])), ["g-svc"]);
@@ -110,16 +110,16 @@ fn g4_a_unit_without_nodes_loses_its_child() {
     let gone = only(&deployments("k"), "b");
     let made = run(&deployments("k"), &["a"], &[gone]);
     assert_eq!(names(&made), ["g-a"]);
-    let doomed = &made.doomed[0];
-    assert_eq!((doomed.name.as_str(), doomed.uid.as_str()), ("g-b", "child"));
-    assert_eq!((doomed.resource_version.as_str(), doomed.reason), ("7", Reason::Unwanted));
+    let removal = &made.removals[0];
+    assert_eq!((removal.name.as_str(), removal.uid.as_str()), ("g-b", "child"));
+    assert_eq!((removal.resource_version.as_str(), removal.reason), ("7", Reason::Unwanted));
 }
 
 #[test]
 fn g7_another_key_with_the_same_unit_keeps_the_child() {
     let child = only(&deployments("k1"), "a");
     let made = run(&deployments("k2"), &["a"], std::slice::from_ref(&child));
-    assert!(made.doomed.is_empty());
+    assert!(made.removals.is_empty());
     let manifest = &made.wanted[0].manifest(&deployments("k2"));
     assert_eq!(made.wanted[0].found, Found::Own);
     assert_eq!(manifest["spec"]["template"]["spec"]["nodeSelector"], json!({"k2": "a"}));
@@ -142,7 +142,7 @@ fn g8_g12_the_key_of_a_service_follows_the_grid() {
 }
 
 #[test]
-fn g9_g10_g19_what_is_dropped_from_a_template_is_a_change() {
+fn g9_g10_g19_fields_dropped_from_a_template_are_a_change() {
     let two = services(json!({"selector": {"a": "b", "c": "d"}, "ports": [{"port": 80}, {"port": 81}]}));
     let child = only(&two, "");
     for less in [
@@ -173,7 +173,7 @@ fn g11_a_node_port_of_zero_is_the_servers_to_choose() {
 }
 
 #[test]
-fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
+fn g13_to_g18_changes_of_others_are_reverted_and_additions_kept() {
     let mut grid = deployments("k");
     grid.spec.template["template"]["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1"}});
     let manifest = run(&grid, &["a"], &[]).wanted.remove(0).manifest(&grid);
@@ -202,7 +202,7 @@ fn g13_to_g18_what_others_change_is_put_back_and_what_they_add_stays() {
 }
 
 #[test]
-fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
+fn g20_g21_g23_units_choose_their_template_and_a_bad_unit_fails_alone() {
     let mut spec = workload("k");
     let mut other = spec.template.clone();
     other["replicas"] = 9.into();
@@ -215,30 +215,30 @@ fn g20_g21_g23_units_choose_their_template_and_one_bad_unit_stands_alone() {
     let replicas = |index: usize| &manifests[index]["spec"]["replicas"];
     assert_eq!((replicas(0), replicas(1)), (&json!(9), &json!(1)));
     assert_eq!(manifests[0]["spec"]["template"]["metadata"]["labels"], json!({"a": "b"}));
-    assert!(matches!(&made.troubles["b"], Trouble::Template(error) if error.template == "nope"));
+    assert!(matches!(&made.problems["b"], PlanProblem::Template(error) if error.template == "nope"));
 }
 
 #[test]
-fn g24_g25_a3_a_name_that_another_controller_has_is_a_conflict() {
+fn g24_g25_a3_name_of_another_controller_is_a_conflict() {
     let old = {
         let mut grid = deployments("k");
         grid.uid = "old".to_owned();
         only(&grid, "a")
     };
     let made = run(&deployments("k"), &["a"], &[old]);
-    assert!(made.wanted.is_empty() && made.doomed.is_empty());
-    let trouble = &made.troubles["a"];
-    assert_eq!(trouble.reason(), "ChildNameConflict");
-    assert_eq!(trouble.to_string(), "Deployment g-a belongs to DeploymentGrid g (uid old)");
+    assert!(made.wanted.is_empty() && made.removals.is_empty());
+    let problem = &made.problems["a"];
+    assert_eq!(problem.reason(), "ChildNameConflict");
+    assert_eq!(problem.to_string(), "Deployment g-a belongs to DeploymentGrid g (uid old)");
     // A user's own object with this name has no owner and no label.
     let own = json!({"metadata": {"name": "g-a", "uid": "u"}});
-    assert_eq!(run(&deployments("k"), &["a"], &[own]).troubles["a"].reason(), "ChildNameConflict");
+    assert_eq!(run(&deployments("k"), &["a"], &[own]).problems["a"].reason(), "ChildNameConflict");
 }
 
 #[test]
 fn g26_g27_names_and_keys() {
     let made = run(&deployments("k"), &["Zone_A", "b"], &[]);
-    assert_eq!((names(&made), made.troubles["Zone_A"].reason()), (vec!["g-b"], "InvalidUnitName"));
+    assert_eq!((names(&made), made.problems["Zone_A"].reason()), (vec!["g-b"], "InvalidUnitName"));
     let key = "topology.kubernetes.io/zone";
     let manifest = run(&deployments(key), &["b"], &[]).wanted.remove(0).manifest(&deployments(key));
     assert_eq!(manifest["metadata"]["annotations"][GRID_KEY], key);
@@ -246,12 +246,12 @@ fn g26_g27_names_and_keys() {
 }
 
 #[test]
-fn a1_a2_orphans_are_taken_when_their_name_is_wanted() {
+fn a1_a2_orphans_with_a_wanted_name_are_adopted() {
     let orphan = |name: &str| json!({"metadata": {"name": name, "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
     let made = run(&deployments("k"), &["a"], &[orphan("g-a"), orphan("g-x"), orphan("other")]);
     assert_eq!(made.wanted[0].found, Found::Orphan);
     assert_eq!(made.strangers, ["g-x", "other"]);
-    assert!(made.doomed.is_empty());
+    assert!(made.removals.is_empty());
 }
 
 #[test]
@@ -263,15 +263,15 @@ fn a6_an_orphan_that_is_being_deleted_is_left_alone() {
             &["a", "b"],
             &[leaving("g-a", labels.clone()), leaving("g-x", labels.clone())],
         );
-        assert_eq!(names(&made), ["g-b"], "{labels}: the other unit goes on");
-        assert!(made.doomed.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
-        let said = made.troubles["a"].to_string();
+        assert_eq!(names(&made), ["g-b"], "{labels}: the other unit continues");
+        assert!(made.removals.is_empty() && made.strangers.is_empty(), "{labels}: {made:?}");
+        let said = made.problems["a"].to_string();
         assert_eq!(said, "Deployment g-a is being deleted; it is recreated after the deletion", "{labels}");
     }
 }
 
 #[test]
-fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
+fn a8_apply_targets_the_object_that_was_seen() {
     let grid = deployments("k");
     let uid = |plan: &Plan| plan.wanted[0].manifest(&grid)["metadata"]["uid"].clone();
     let orphan = json!({"metadata": {"name": "g-a", "uid": "o", "labels": {GRID_SELECTOR: "g"}}});
@@ -284,7 +284,7 @@ fn a8_what_is_applied_is_meant_for_the_object_that_was_seen() {
 }
 
 #[test]
-fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
+fn a10_leftover_children_are_adopted_unchanged() {
     let mut left = only(&deployments("k"), "a");
     left["metadata"].as_object_mut().unwrap().remove("ownerReferences");
     let mut next = deployments("k");
@@ -295,19 +295,22 @@ fn a10_what_a_grid_left_behind_is_taken_by_the_next_as_it_is() {
     let manifest = wanted.manifest(&next);
     assert_eq!(manifest["spec"], left["spec"], "pods are not restarted");
     assert_eq!(manifest["metadata"]["ownerReferences"][0]["uid"], "next");
-    assert!(!is_applied(&left, &manifest) && made.doomed.is_empty());
+    assert!(!is_applied(&left, &manifest) && made.removals.is_empty());
 }
 
 #[test]
-fn a4_a5_released_children_go_and_a_grid_that_goes_does_nothing() {
+fn a4_a5_released_children_are_removed_and_a_deleted_grid_does_nothing() {
     let mut child = only(&deployments("k"), "a");
     child["metadata"]["labels"].as_object_mut().unwrap().remove(GRID_SELECTOR);
     let made = run(&deployments("k"), &["a"], std::slice::from_ref(&child));
     assert!(made.wanted.is_empty());
-    assert_eq!((made.doomed[0].reason, made.troubles["a"].reason()), (Reason::Released, "ChildBeingDeleted"));
+    assert_eq!(
+        (made.removals[0].reason, made.problems["a"].reason()),
+        (Reason::Released, "ChildBeingDeleted")
+    );
     child["metadata"]["deletionTimestamp"] = NOW.into();
     let made = run(&deployments("k"), &["a"], std::slice::from_ref(&child));
-    assert!(made.wanted.is_empty() && made.doomed.is_empty(), "once");
+    assert!(made.wanted.is_empty() && made.removals.is_empty(), "once");
     let mut leaving = deployments("k");
     leaving.deleting = true;
     assert_eq!(run(&leaving, &["a", "b"], &[child]), Plan::default());
@@ -325,7 +328,7 @@ fn deployment(wanted: i64, ready: i64) -> Value {
 }
 
 #[test]
-fn g29_g32_the_status_has_every_unit_that_there_is() {
+fn g29_g32_status_lists_every_existing_unit() {
     let grid = deployments("k");
     let mut outcome = Outcome::default();
     outcome.children.insert("a".to_owned(), deployment(2, 2));
@@ -357,7 +360,7 @@ fn g29_g32_the_status_has_every_unit_that_there_is() {
 }
 
 #[test]
-fn a_refused_grid_keeps_its_states_and_a_service_has_conditions_alone() {
+fn refused_grid_keeps_its_states_and_a_service_has_only_conditions() {
     let before = json!({"states": {"a": {"replicas": 1}}, "units": 1, "ready": "1/1"});
     let refused = UnitError {
         reason: "Empty".to_owned(),
@@ -383,7 +386,7 @@ fn the_digest_of_a_manifest_is_not_inherited() {
 
 /// The cost for a grid is linear in its units and children, not in their product.
 #[test]
-fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
+fn plan_for_five_thousand_units_visits_each_child_a_few_times() {
     const UNITS: usize = 5_000;
     const LOOKS_MAX: usize = 10;
     let units: Vec<String> = (0..UNITS).map(|number| format!("u{number}")).collect();
@@ -396,6 +399,6 @@ fn a_plan_for_five_thousand_units_looks_at_each_child_a_few_times() {
     // Half of the units are removed.
     let made = plan(&grid, &units[..UNITS / 2], &children).unwrap();
     let looks = super::child::reads::take();
-    assert_eq!((made.wanted.len(), made.doomed.len()), (UNITS / 2, UNITS / 2));
+    assert_eq!((made.wanted.len(), made.removals.len()), (UNITS / 2, UNITS / 2));
     assert!(looks <= LOOKS_MAX * UNITS, "{looks} looks at {UNITS} children");
 }

@@ -32,9 +32,14 @@ fn seen(grid: &Value, unit: &str) -> StatefulSetGrid {
     StatefulSetGrid::of(grid.to_string().as_bytes(), |_| unit).unwrap()
 }
 
-fn service(key: Option<&str>) -> Metadata {
+fn service(key: Option<&str>) -> ObjectMetadata {
     let labels = key.map(|key| (GRID_KEY.to_owned(), key.to_owned())).into_iter().collect();
-    Metadata { name: "s".to_owned(), namespace: "default".to_owned(), labels, ..Metadata::default() }
+    ObjectMetadata {
+        name: "s".to_owned(),
+        namespace: "default".to_owned(),
+        labels,
+        ..ObjectMetadata::default()
+    }
 }
 
 /// Endpoints of a slice: `POD@NODE=ADDRESS`, followed by `!` for those that are being deleted.
@@ -56,7 +61,7 @@ fn pods(endpoints: &[&str]) -> Vec<PodAddress> {
 fn named(
     grid: &StatefulSetGrid,
     nodes: &Nodes,
-    service: Option<&Metadata>,
+    service: Option<&ObjectMetadata>,
     pods: &[PodAddress],
 ) -> Option<Vec<String>> {
     let names = grid.names("n1", nodes, service, pods)?;
@@ -98,9 +103,9 @@ fn pods_of_the_unit_have_uniform_names() {
 
 /// Rows H12 to H15 of docs/reference/superedge.md#uniform-name-rows.
 #[test]
-fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
+fn uniform_names_need_a_service_and_a_unit() {
     let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2", "demo-b-1@n2=10.0.0.3"]);
-    let seen = |nodes: &Nodes, service: Option<&Metadata>| {
+    let seen = |nodes: &Nodes, service: Option<&ObjectMetadata>| {
         let unit = nodes.get("n1").and_then(|node| node.unit("k")).unwrap_or_default();
         named(&grid("demo", unit), nodes, service, &pods)
     };
@@ -110,7 +115,7 @@ fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
     assert_eq!(seen(&in_a, None), None);
     assert_eq!(seen(&in_a, Some(&service(None))), None);
     assert_eq!(seen(&in_a, Some(&service(Some("other")))), None);
-    let elsewhere = Metadata { namespace: "other".to_owned(), ..good.clone() };
+    let elsewhere = ObjectMetadata { namespace: "other".to_owned(), ..good.clone() };
     assert_eq!(seen(&in_a, Some(&elsewhere)), None);
     assert_eq!(seen(&nodes(&[("n1", ""), ("n2", "b")]), Some(&good)), None);
     assert_eq!(seen(&nodes(&[("n2", "b")]), Some(&good)), None);
@@ -127,7 +132,7 @@ fn names_are_withheld_where_the_service_or_the_unit_is_missing() {
 /// Pods of another StatefulSet that has the name of a unit's: the grid's controller does not count it as the grid's
 /// own.
 #[test]
-fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
+fn pods_of_a_set_not_owned_by_the_grid_have_no_uniform_names() {
     let (nodes, service) = (nodes(&[("n1", "a"), ("n2", "b")]), service(Some("k")));
     let pods = pods(&["demo-a-0@n1=10.0.0.1", "demo-b-0@n2=10.0.0.2"]);
     let with = |status: Value| {
@@ -141,14 +146,14 @@ fn pods_of_a_set_that_is_not_the_grids_have_no_uniform_names() {
     let conflict = json!({"error": {"reason": "ChildNameConflict"}});
     assert_eq!(names(json!({"owned": ["b"], "states": {"a": conflict}})), None);
     for unseen in [json!({}), Value::Null, json!({"owned": null}), json!({"owned": []})] {
-        assert_eq!(names(unseen), None, "nobody has looked whose it is");
+        assert_eq!(names(unseen), None, "its owner has not been checked");
     }
 }
 
 /// Terminating pods, and pods that have the uniform name themselves
 /// (docs/reference/superedge.md#which-pods-have-names).
 #[test]
-fn a_successor_and_a_real_pod_win() {
+fn successor_and_real_pod_take_precedence() {
     let (grid, nodes, service) = (grid("demo", "a"), nodes(&[("n1", "a")]), service(Some("k")));
     let seen = |endpoints: &[&str]| named(&grid, &nodes, Some(&service), &pods(endpoints)).unwrap();
     assert_eq!(seen(&["demo-a-0@n1=10.0.0.1!"]), ["demo-0=10.0.0.1"]);
@@ -176,7 +181,7 @@ fn a_unit_with_its_own_template_may_have_its_own_service() {
 }
 
 #[test]
-fn endpoints_that_are_no_pods_have_no_names() {
+fn endpoints_without_pods_have_no_uniform_names() {
     let slice = json!({"endpoints": [
         {"addresses": ["10.0.0.1"], "nodeName": "n1", "targetRef": {"kind": "Node", "name": "demo-a-0"}},
         {"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "demo-a-0"}},
@@ -190,7 +195,7 @@ fn endpoints_that_are_no_pods_have_no_names() {
 
 /// A pod that a user creates with the name that the set's next pod would have.
 #[test]
-fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
+fn pod_beyond_the_replicas_has_no_uniform_name() {
     let (nodes, service) = (nodes(&[("n1", "u1")]), service(Some("k")));
     let pods = pods(&[
         "demo-u1-0@n1=10.0.0.1",
@@ -231,8 +236,8 @@ fn a_pod_beyond_the_replicas_of_the_set_is_not_one_of_its_pods() {
 
 /// A grid's templates may have any form, and those of other units any content.
 #[test]
-fn a_grid_is_kept_as_the_few_values_that_name_pods() {
-    if !alone(module_path!(), "a_grid_is_kept_as_the_few_values_that_name_pods") {
+fn grid_is_kept_as_the_values_that_name_pods() {
+    if !alone(module_path!(), "grid_is_kept_as_the_values_that_name_pods") {
         return;
     }
     let deep = format!("[{}0]", r#"{"":0},"#.repeat(50_000));

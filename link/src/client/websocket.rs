@@ -23,7 +23,7 @@ use crate::document::DocumentLink;
 use crate::error::ConnectError;
 use crate::tcp;
 use crate::tls::ClientTls;
-use crate::ws::{Channel, TLS_BUFFER, WsWire, over_tls, package_config, text_config};
+use crate::ws::{MeteredStream, TLS_BUFFER, WsWire, over_tls, package_config, text_config};
 
 /// Bytes of a refusal's body that errors show.
 const BODY_MAX: usize = 1024;
@@ -69,7 +69,7 @@ async fn secured(
     address: SocketAddr,
     name: &ServerName<'static>,
     tls: &ClientTls,
-) -> Result<Channel, ConnectError> {
+) -> Result<MeteredStream, ConnectError> {
     let stream = within("TCP", address, TcpStream::connect(address)).await?;
     let stream = stream.map_err(|source| ConnectError::Unreachable { address, source })?;
     tcp::tune(&stream).map_err(|source| ConnectError::Unreachable { address, source })?;
@@ -93,7 +93,7 @@ async fn within<T>(
     })
 }
 
-async fn upgrade(address: SocketAddr, host: &str, stream: Channel) -> Result<WsWire, ConnectError> {
+async fn upgrade(address: SocketAddr, host: &str, stream: MeteredStream) -> Result<WsWire, ConnectError> {
     let request = request(host, address.port()).map_err(|error| upgrade_error(address, error))?;
     let upgraded = client_async_with_config(request, stream, Some(package_config())).await;
     // tungstenite has checked that the answer names the requested subprotocol.

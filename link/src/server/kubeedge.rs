@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_or_use_is_refused() {
+    fn request_with_another_name_or_use_is_refused() {
         let msg = ("connectionuse", "msg");
         for (path, headers, status) in [
             (PATH, &[("node_id", "edge-2"), msg][..], 403),

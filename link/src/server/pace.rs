@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_burst_passes_and_then_the_rate_holds() {
+    async fn burst_is_accepted_and_then_the_rate_applies() {
         let begin = Instant::now();
         let mut pace = Pace::new(10, 5);
         for _ in 0..5 {

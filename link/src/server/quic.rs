@@ -14,7 +14,7 @@ use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
-use tombolo_runtime::door::Waiting;
+use tombolo_runtime::connection_limiter::Waiting;
 use tombolo_runtime::listen;
 
 use super::pace::Pace;
@@ -113,7 +113,7 @@ impl Listener {
                     },
                 };
                 // An ignored client returns: it repeats its first packet after a second.
-                match context.door.enter(incoming.remote_address().ip()) {
+                match context.limiter.enter(incoming.remote_address().ip()) {
                     Ok(slot) => {
                         pace.turn().await;
                         let handshake = receive(context.clone(), slot, incoming);
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_ids_of_a_fleet_never_meet() {
+    fn connection_ids_of_a_fleet_never_collide() {
         let mut generator = connection_ids();
         let ids: HashSet<_> = (0..100_000).map(|_| generator.generate_cid()).collect();
         assert_eq!(ids.len(), 100_000);

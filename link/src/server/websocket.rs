@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{Callback, ErrorResponse,
 use tokio_tungstenite::{WebSocketStream, accept_hdr_async_with_config};
 use tombolo_proto::NodeId;
 use tombolo_proto::limits::EDGE_FRAME_LEN_MAX;
-use tombolo_runtime::door::Waiting;
+use tombolo_runtime::connection_limiter::Waiting;
 
 use super::kubeedge::{self, KubeEdgeRefusal};
 use super::pace::Pace;
@@ -30,7 +30,7 @@ use crate::error::{IdentityError, TlsError};
 use crate::identity::{PeerCertificate, certificate_of, node_of};
 use crate::tcp;
 use crate::tls::ServerTls;
-use crate::ws::{Channel, TLS_BUFFER, WsWire, over_tls, package_config};
+use crate::ws::{MeteredStream, TLS_BUFFER, WsWire, over_tls, package_config};
 
 /// Wait after a failed accept: usually no file descriptors are left, and an immediate retry would spin.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -57,7 +57,7 @@ impl Listener {
                 pace.turn().await;
                 match self.tcp.accept().await {
                     // Without a slot it is closed here.
-                    Ok((stream, remote)) => match context.door.enter(remote.ip()) {
+                    Ok((stream, remote)) => match context.limiter.enter(remote.ip()) {
                         Ok(slot) => {
                             let (context, acceptor) = (context.clone(), acceptor.clone());
                             let tasks = context.tasks.clone();
@@ -177,7 +177,7 @@ fn accepted(wire: WsWire, node: NodeId, peer: PeerInfo) -> Accepted {
 }
 
 async fn accepted_kubeedge(
-    stream: WebSocketStream<Channel>,
+    stream: WebSocketStream<MeteredStream>,
     node: NodeId,
     peer: PeerInfo,
 ) -> AcceptedKubeEdge {

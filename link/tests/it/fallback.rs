@@ -24,7 +24,7 @@ async fn quic_is_preferred() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_swallowed_datagram_leads_to_websocket_and_is_remembered() {
+async fn dropped_datagrams_fall_back_to_websocket_and_are_remembered() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
     let swallow = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -57,7 +57,7 @@ fn attempts(socket: &tokio::net::UdpSocket) -> BTreeSet<Vec<u8>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_udp_port_with_nothing_behind_it_leads_to_websocket() {
+async fn closed_udp_port_falls_back_to_websocket() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
     let mut target = hub.target(Choice::Auto);
@@ -72,7 +72,7 @@ async fn a_udp_port_with_nothing_behind_it_leads_to_websocket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_reasons_are_told() {
+async fn both_connection_errors_are_reported() {
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
     let hub = Hub::start(&theirs.server_tls()).await;
     let error = hub.dial(ours.client_tls("edge-1"), Choice::Auto).await.unwrap_err();

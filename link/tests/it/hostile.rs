@@ -1,4 +1,4 @@
-//! Peers that send what no correct peer sends.
+//! Peers that violate the protocol.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ async fn a_websocket_frame_that_declares_4_gib_is_refused_before_its_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_broke_the_rules_is_still_told_so() {
+async fn violating_peer_still_gets_a_goodbye() {
     let mut socket = websocket().await;
     socket.client.send(Message::binary(vec![0xff; 100])).await.unwrap();
     let goodbye = ending(&mut socket.link).await.goodbye().expect("the link ended without a goodbye");
@@ -123,7 +123,7 @@ async fn a_websocket_that_ends_inside_a_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn garbage_instead_of_tls_is_counted_and_forgotten() {
+async fn garbage_instead_of_tls_is_counted_and_dropped() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
     let mut stream = tokio::net::TcpStream::connect(hub.websocket).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_quic_stream_that_ends_inside_a_package_or_a_frame() {
 
 /// The unfinished data of an edge in all lanes together is bounded, over both transports.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pieces_of_frames_that_never_end_are_bounded() {
+async fn unfinished_frames_are_bounded() {
     let mut socket = websocket().await;
     let piece = vec![7; 16 * 1024];
     let sending = async {
@@ -268,7 +268,7 @@ async fn pieces_beyond_the_share_of_a_node_end_its_link() {
 
 /// One frame arrives byte by byte, and one answer is never read: both links end when there is no progress.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_or_takes_next_to_nothing_is_ended() {
+async fn peer_that_sends_or_reads_too_slowly_is_disconnected() {
     use tokio::time::Instant;
     use tombolo_link::PROGRESS_INTERVAL;
 

@@ -43,7 +43,7 @@ async fn eager(listener: TcpListener, acceptor: TlsAcceptor) {
 }
 
 #[tokio::test]
-async fn what_comes_with_the_answer_to_the_upgrade_is_read() {
+async fn data_arriving_with_the_upgrade_answer_is_read() {
     let ca = Ca::new("ours");
     let config = ServerConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])

@@ -63,7 +63,7 @@ async fn back_pressure_reaches_the_sender_and_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cut_is_seen_by_both_and_loses_what_was_under_way() {
+async fn cut_is_seen_by_both_ends_and_loses_frames_in_transit() {
     let (mut cloud, mut edge, faults) = pair();
     cloud.send(Lane::Control, Frame::Ping { id: 1 }).unwrap();
     cloud.flush().await.unwrap();

@@ -6,20 +6,21 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tombolo_link::client::Choice;
-use tombolo_link::server::{DOOR_LIMITS, Limits};
-use tombolo_runtime::door::DoorLimits;
+use tombolo_link::server::{CONNECTION_LIMITS, Limits};
+use tombolo_runtime::connection_limiter::ConnectionLimits;
 use tombolo_testkit::{Growth, alone};
 
 use crate::pki::Ca;
 use crate::world::{Hub, soon};
 
-const FEW: DoorLimits = DoorLimits { waiting: 16, waiting_per_source: 8, working: 4, working_per_source: 2 };
+const FEW: ConnectionLimits =
+    ConnectionLimits { waiting: 16, waiting_per_source: 8, working: 4, working_per_source: 2 };
 
-fn limits(door_limits: DoorLimits) -> Limits {
+fn limits(connection_limits: ConnectionLimits) -> Limits {
     Limits {
         handshake_timeout: Duration::from_secs(120),
         silence_timeout: Duration::from_secs(120),
-        door_limits,
+        connection_limits,
         ..Limits::default()
     }
 }
@@ -39,7 +40,7 @@ async fn is_closed(stream: &mut TcpStream) {
 /// Connections that stay silent for two minutes occupy every slot of their source, and a node from the same address
 /// still connects at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() {
+async fn silent_connections_lock_nobody_out() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
     let mut silent = Vec::new();
@@ -56,7 +57,7 @@ async fn silent_connections_keep_nobody_out_not_even_behind_their_own_address() 
 
 /// Unfinished handshakes occupy the slots of their own source, but not those of other sources.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_handshakes_leave_the_places_of_other_sources() {
+async fn half_open_handshakes_leave_slots_for_other_sources() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), false, limits(FEW)).await;
     let mut half = Vec::new();
@@ -88,7 +89,7 @@ async fn more_half_handshakes(hub: &Hub, half: &mut Vec<TcpStream>, count: usize
     }
     let stats = hub.incoming.stats();
     soon("all of them to be received", async {
-        let working = half.len().min(DOOR_LIMITS.working_per_source);
+        let working = half.len().min(CONNECTION_LIMITS.working_per_source);
         while (stats.strangers(), stats.handshakes()) != (half.len(), working) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -105,12 +106,12 @@ fn half_handshakes_take_little_memory() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let ca = Ca::new("ours");
-        let hub = Hub::start_with(&ca.server_tls(), false, limits(DOOR_LIMITS)).await;
+        let hub = Hub::start_with(&ca.server_tls(), false, limits(CONNECTION_LIMITS)).await;
         let mut half = Vec::new();
         // The first use loads code.
         more_half_handshakes(&hub, &mut half, 8).await;
         for (what, count, bytes) in [
-            ("with a working slot", DOOR_LIMITS.working_per_source - half.len(), 24 * 1024),
+            ("with a working slot", CONNECTION_LIMITS.working_per_source - half.len(), 24 * 1024),
             ("that waits", 400, 4096),
         ] {
             let growth = Growth::begin();
@@ -122,7 +123,7 @@ fn half_handshakes_take_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_silent_for_too_long_is_closed() {
+async fn connection_silent_for_too_long_is_closed() {
     let ca = Ca::new("ours");
     let limits = Limits { silence_timeout: Duration::from_millis(200), ..Limits::default() };
     let hub = Hub::start_with(&ca.server_tls(), false, limits).await;
@@ -132,9 +133,9 @@ async fn who_is_silent_for_too_long_is_closed() {
 
 /// First packets whose senders read nothing: their state is bounded, and a node can still connect.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_handshakes_over_quic_leave_places() {
+async fn half_open_quic_handshakes_leave_slots() {
     let ca = Ca::new("ours");
-    let mut hub = Hub::start_with(&ca.server_tls(), false, limits(DOOR_LIMITS)).await;
+    let mut hub = Hub::start_with(&ca.server_tls(), false, limits(CONNECTION_LIMITS)).await;
     // Forwards first flights but no answers: each handshake stays unfinished.
     let relay = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let (address, quic) = (relay.local_addr().unwrap(), hub.quic);

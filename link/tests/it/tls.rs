@@ -44,7 +44,7 @@ async fn a_certificate_for_another_name_is_not_trusted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_without_a_certificate_is_told_so() {
+async fn client_without_a_certificate_gets_the_reason() {
     let ca = Ca::new("ours");
     let hub = Hub::start(&ca.server_tls()).await;
     let nobody = ClientTls::new(None, &[ca.certificate()]).unwrap();
@@ -116,7 +116,7 @@ async fn replaced_certificates_and_cas_take_effect_with_the_next_handshake() {
         client.replace_identity(old.node("edge-1")).unwrap();
         client.replace_server_cas(&[old.certificate()]).unwrap();
     }
-    assert!(server.replace_client_cas(&[]).is_err(), "a hub that trusts nobody is a mistake");
+    assert!(server.replace_client_cas(&[]).is_err(), "a hub without trusted authorities is a mistake");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -132,7 +132,7 @@ async fn a_key_of_another_certificate_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_listens() {
+async fn connection_without_a_listener_fails() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start(&ca.server_tls()).await;
     let target = hub.target(Choice::WebSocket);

@@ -9,6 +9,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::{ClientConfig, ProtocolVersion, SupportedProtocolVersion};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -193,7 +194,7 @@ async fn kubeedge_edges_are_served_over_both_versions_of_tls() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
+async fn document_counts_as_sent_once_a_slow_peer_has_read_it() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
@@ -216,7 +217,7 @@ async fn a_document_counts_as_sent_once_a_slow_peer_has_taken_it() {
 
 /// Memory for an incomplete document counts against the node's share, and pings between its frames do not hide it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unfinished_document_is_taken_from_the_share_of_its_node() {
+async fn unfinished_document_counts_towards_the_share_of_its_node() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
     let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
@@ -268,23 +269,38 @@ async fn a_kubeedge_edge_with_another_name_is_refused_before_the_upgrade() {
 
 /// A replaced connection: only a process that is still alive answers on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_reads_a_link_answers_and_nobody_else() {
+async fn only_the_reader_of_a_link_answers_a_ping() {
     let ca = Ca::new("ours");
     let mut hub = Hub::start_with(&ca.server_tls(), true, Limits::default()).await;
-    let mut client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
-    let mut link = kubeedge(&mut hub).await;
-    client.send(Message::text("something before")).await.unwrap();
-    client.send(Message::Pong("something else".into())).await.unwrap();
-    assert!(!link.is_read(Duration::from_millis(200)).await, "the client has not read yet");
-    let reading = tokio::spawn(async move { while client.next().await.is_some_and(|read| read.is_ok()) {} });
+    let (client, mut link) = talkative(&ca, &mut hub).await;
+    let reading = tokio::spawn(read_all(client));
     assert!(link.is_read(PATIENCE).await);
     drop(link);
     soon("its end", reading).await.unwrap();
+
+    // What the client has sent arrives before the end of its side.
+    let (mut client, mut link) = talkative(&ca, &mut hub).await;
+    client.get_mut().shutdown().await.unwrap();
+    assert!(!link.is_read(PATIENCE).await, "the client has read nothing");
 
     let client = Bare::default().websocket(&ca, hub.websocket, &KUBEEDGE).await.unwrap();
     let mut link = kubeedge(&mut hub).await;
     drop(client);
     assert!(!link.is_read(PATIENCE).await, "the client has disconnected");
+}
+
+/// A client that has sent something of every form, but no answer to a ping, and has read nothing.
+async fn talkative(ca: &Ca, hub: &mut Hub) -> (WebSocketStream<TlsStream<TcpStream>>, DocumentLink) {
+    let mut client = Bare::default().websocket(ca, hub.websocket, &KUBEEDGE).await.unwrap();
+    let link = kubeedge(hub).await;
+    client.send(Message::text("something before")).await.unwrap();
+    client.send(Message::Ping("a question".into())).await.unwrap();
+    client.send(Message::Pong("something else".into())).await.unwrap();
+    (client, link)
+}
+
+async fn read_all(mut client: WebSocketStream<TlsStream<TcpStream>>) {
+    while client.next().await.is_some_and(|read| read.is_ok()) {}
 }
 
 const KUBEEDGE: [(&str, &str); 3] = [("node_id", "edge-1"), ("project_id", "p"), ("ConnectionUse", "msg")];

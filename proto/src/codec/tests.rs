@@ -54,7 +54,7 @@ fn hello(inventory: Inventory) -> Frame {
 }
 
 #[test]
-fn a_delivery_that_says_no_position_is_no_frame() {
+fn delivery_without_a_position_is_no_frame() {
     // Field 1 of a frame is a delivery, and field 1 of a delivery is its position, here 0 in several encodings.
     for bytes in [&[0x0a, 0][..], &[0x0a, 2, 0x08, 0], &[0x0a, 4, 0x08, 0, 0x10, 7]] {
         decode(Bytes::copy_from_slice(bytes)).expect_err("it cannot be told from one without a position");
@@ -63,16 +63,16 @@ fn a_delivery_that_says_no_position_is_no_frame() {
 
 proptest! {
     #[test]
-    fn every_frame_survives(frame in strategies::frame(), zstd in any::<bool>()) {
+    fn every_frame_round_trips(frame in strategies::frame(), zstd in any::<bool>()) {
         let bytes = encode(&frame, zstd);
         prop_assert_eq!(decode(bytes.clone()).expect("own frame"), frame.clone());
         let package = encode_package(Lane::Bulk, &frame, zstd).expect("below the limit");
         prop_assert_eq!(&package[HEADER_LEN..], &bytes[..]);
     }
 
-    /// Whatever an API server has stored, and whatever a peer makes of it: only the one delivery is lost.
+    /// For any stored object, and any change of it by a peer, only that one delivery is lost.
     #[test]
-    fn a_delivery_that_cannot_be_read_keeps_its_place(
+    fn undecodable_delivery_keeps_its_position(
         texts in proptest::collection::vec(any::<String>(), 6),
         tail in proptest::collection::vec(any::<u8>(), 0..40),
         seq in 1..u64::MAX,
@@ -113,7 +113,7 @@ proptest! {
 
     /// The decoder accepts exactly what the encoder sends.
     #[test]
-    fn what_is_sent_is_what_can_be_read(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
+    fn everything_sent_can_be_decoded(name in ".{0,300}", namespace in "\\PC{0,4}|[a-z]{0,300}", odd in "[./%a-z\u{0}-\u{20}]{0,3}") {
         for name in [&name, &odd] {
             let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), &namespace, name);
             let version = ObjectVersion {
@@ -172,7 +172,10 @@ fn a_decompression_bomb_is_refused_before_memory_is_taken() {
         })
     };
     assert!(matches!(bomb(64 * 1024 * 1024), Err(CodecError::Limit { field: "deliver.decoded_len", .. })));
-    assert!(matches!(bomb(1000), Err(CodecError::Compression(_))), "more comes out than was announced");
+    assert!(
+        matches!(bomb(1000), Err(CodecError::Compression(_))),
+        "the decompressed body is longer than announced"
+    );
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn every_list_of_the_schema_is_guarded() {
 }
 
 #[test]
-fn payloads_that_are_not_one_known_frame_are_told_apart() {
+fn payloads_other_than_one_known_frame_are_distinguished() {
     let ping = encode(&Frame::Ping { id: 300 }, false);
     let twice = [&ping[..], &ping[..]].concat();
     assert!(matches!(decode(Bytes::new()), Err(CodecError::Empty)));
@@ -257,7 +260,7 @@ fn an_attestation_of_any_bytes_is_carried_up_to_its_limit() {
 }
 
 #[test]
-fn a_number_that_no_frame_has_is_a_later_frame() {
+fn unknown_frame_number_is_a_later_frame() {
     assert!(matches!(decode(Bytes::from_static(&[0x9a, 0x01, 0])), Err(CodecError::UnknownKind { tag: 19 })));
 }
 
@@ -386,7 +389,7 @@ fn a_frame_in_pieces_is_the_frame() {
 
 /// Two bytes on the wire are hundreds in memory.
 #[test]
-fn the_weight_of_a_frame_is_what_its_entries_become() {
+fn frame_weight_is_the_memory_of_its_decoded_entries() {
     let entry = |number: usize| InventoryEntry {
         key: ObjectKey::new(Resource::new("", "v1", "pods"), "d", &number.to_string()),
         held: HeldState::Absent,

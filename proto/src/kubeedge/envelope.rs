@@ -32,8 +32,8 @@ impl<'de> Members<'de> for Envelope<'de> {
 
     fn member<A: MapAccess<'de>>(&mut self, index: usize, map: &mut A) -> Result<(), A::Error> {
         match index {
-            HEADER => map.next_value_seed(Object(&mut Header(&mut self.raw))),
-            ROUTE => map.next_value_seed(Object(&mut Route(&mut self.raw))),
+            HEADER => map.next_value_seed(MembersSeed(&mut Header(&mut self.raw))),
+            ROUTE => map.next_value_seed(MembersSeed(&mut Route(&mut self.raw))),
             _ => {
                 self.content = Some(map.next_value()?);
                 Ok(())
@@ -95,14 +95,14 @@ fn set_text<'de, A: MapAccess<'de>>(field: &mut Cow<'de, str>, map: &mut A) -> R
 impl<'de> Deserialize<'de> for Envelope<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut envelope = Self::default();
-        Object(&mut envelope).deserialize(deserializer)?;
+        MembersSeed(&mut envelope).deserialize(deserializer)?;
         Ok(envelope)
     }
 }
 
-struct Object<'a, T>(&'a mut T);
+struct MembersSeed<'a, T>(&'a mut T);
 
-impl<'de, T: Members<'de>> DeserializeSeed<'de> for Object<'_, T> {
+impl<'de, T: Members<'de>> DeserializeSeed<'de> for MembersSeed<'_, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -110,7 +110,7 @@ impl<'de, T: Members<'de>> DeserializeSeed<'de> for Object<'_, T> {
     }
 }
 
-impl<'de, T: Members<'de>> Visitor<'de> for Object<'_, T> {
+impl<'de, T: Members<'de>> Visitor<'de> for MembersSeed<'_, T> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

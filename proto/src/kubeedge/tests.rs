@@ -48,7 +48,7 @@ fn decoding_is_as_lenient_as_go() {
 }
 
 #[test]
-fn absent_parts_are_empty() {
+fn missing_members_are_empty() {
     let message = read(r#"{"header":{"msg_id":"A"},"route":null}"#);
     assert!(message.content.is_null());
     assert_eq!(message.header.timestamp_millis, 0);
@@ -68,7 +68,7 @@ fn unknown_words_are_kept_for_the_refusal() {
 }
 
 #[test]
-fn refusals_say_what_and_where() {
+fn refusals_name_field_and_reason() {
     assert!(refused("").contains("EOF"));
     assert!(refused("garbage").contains("line 1 column 1"));
     assert!(refused("{}").contains("header.msg_id"), "{}", refused("{}"));
@@ -90,7 +90,7 @@ fn deep_nesting_in_content_is_passed_on() {
 
 proptest! {
     #[test]
-    fn every_message_survives(message in strategies::message()) {
+    fn every_message_round_trips(message in strategies::message()) {
         prop_assert_eq!(decode(&encode(&message)).expect("own message"), message);
     }
 

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_value_is_refused() {
+    fn text_other_than_one_value_is_refused() {
         for text in ["", "{", "{} {}", "nul", "\u{1}", "OK"] {
             assert!(Content::from_json(&Bytes::from(text)).is_err(), "{text:?}");
         }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_are_echoed_letter_by_letter() {
+    fn other_id_spellings_are_echoed_exactly() {
         for text in ["A", "3F0C0000-0000-4000-8000-000000000000", "3f0c00000000400080000000000000ab"] {
             assert_eq!(MessageId::parse(text).expect(text).to_string(), text);
         }

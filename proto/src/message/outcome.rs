@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn a_success_without_object_is_never_sent() {
+    fn success_without_an_object_is_never_sent() {
         let wrapped = Outcome::Done(Content::null()).to_content();
         assert!(matches!(Outcome::read(&wrapped), Ok(Outcome::Failed(error)) if error.code == 500));
     }
 
     #[test]
-    fn errors_that_say_nothing_still_read_as_failures() {
+    fn empty_errors_are_read_as_failures() {
         for text in [
             r#"{"Object":{},"Err":{}}"#,
             r#"{"Object":{},"Err":{"Op":"Get","URL":"https://x","Err":{}}}"#,

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn standard_replies_copy_the_route_and_nothing_of_the_version() {
+    fn standard_replies_copy_the_route_without_the_version() {
         let ack = request().ack(id("I"), 2);
         assert_eq!(ack.header.parent, Some(id("G")));
         assert_eq!(ack.header.resource_version, "");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_that_come_or_go_are_acknowledged_on_the_route_of_the_twin() {
+    fn device_insertions_and_deletions_are_acknowledged_by_the_twin_route() {
         let resource = ResourcePath::parse_wire("default/device/lamp").expect("a path");
         for (source, operation, expected) in [
             (Source::DeviceController, Operation::Insert, ("meta", "twin")),

@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn volume_operations_are_told_apart() {
+    fn volume_operations_are_distinguished() {
         assert!(Operation::parse("deletevolume").is_volume_operation());
         assert!(!Operation::parse("delete").is_volume_operation());
     }

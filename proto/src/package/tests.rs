@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn header_is_the_vector_of_the_reference() {
+fn header_matches_the_reference_vector() {
     let header = Header::new(Lane::Control, false, 5).expect("small");
     assert_eq!(header.encode(), [1, 1, 1, 0, 1, 0, 0, 0, 0, 5]);
     assert_eq!(Header::decode(&header.encode()), Ok(header));
@@ -44,7 +44,7 @@ fn bad_headers_are_refused_before_any_payload() {
 }
 
 #[test]
-fn a_declared_length_takes_no_memory() {
+fn declared_length_allocates_no_memory() {
     let mut reader = Reader::new();
     reader.push(&[1, 1, 1, 0, 1, 0, 2, 0, 0, 0]);
     assert_eq!(reader.pop(), Ok(None));
@@ -92,7 +92,7 @@ fn large_frames_are_cut() {
 }
 
 #[test]
-fn pieces_beyond_the_limit_are_refused() {
+fn package_parts_beyond_the_limit_are_refused() {
     let mut assembler = Assembler::new();
     let piece = Bytes::from(vec![0; limits::FRAME_LEN_MAX / 2]);
     let package = |payload: &Bytes, more| Package { lane: Lane::Bulk, more, payload: payload.clone() };

@@ -1,10 +1,8 @@
 //! The cloud's end of a connection.
 
 mod api;
-mod compare;
 mod delivery;
 mod handshake;
-mod listing;
 mod requests;
 mod send_window;
 mod slot;

@@ -1,4 +1,4 @@
-//! The two ends of a connection in dialect `kubeedge`: JSON messages with stock KubeEdge peers.
+//! The two ends of a connection in dialect `kubeedge`: JSON messages with KubeEdge peers.
 //!
 //! A KubeEdge edge hands every message to a task of its own and compares no versions, never lists what it holds, and
 //! stores any object that a reply carries. The cloud's end therefore keeps at most one version of an object under way,

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_this_side_makes_one_ping() {
+    fn own_silence_causes_one_ping() {
         let mut side = liveness();
         assert_eq!(side.deadline(), at(30));
         side.handle_timeout(at(29)).expect("not idle");
@@ -146,11 +146,11 @@ mod tests {
         assert_eq!(side.poll(at(31)), None);
         assert_eq!(side.handle_pong(at(33), 2), None, "not asked");
         assert_eq!(side.handle_pong(at(33), 1), Some(Duration::from_secs(2)));
-        assert_eq!(side.handle_pong(at(33), 1), None, "asked once, measured once");
+        assert_eq!(side.handle_pong(at(33), 1), None, "one ping, one measurement");
     }
 
     #[test]
-    fn a_new_session_is_measured_once_without_a_silence() {
+    fn new_session_measures_its_round_trip_once_without_a_silence() {
         let mut side = liveness();
         side.measure(at(0));
         assert_eq!(side.deadline(), at(1));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn negotiation_takes_the_newest_common_version() {
+    fn negotiation_chooses_the_newest_common_version() {
         for (peer, chosen) in [
             ((1, 1), Some(ProtocolVersion::V1)),
             ((1, 9), Some(ProtocolVersion::V1)),
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_is_on_the_wire_for_ever() {
+    fn version_numbers_are_stable() {
         assert_eq!(ProtocolVersion::V1.number(), 1);
         let (oldest, newest) = ProtocolVersion::range();
         for number in oldest..=newest {

@@ -58,7 +58,7 @@ impl KubeEdge {
 
     fn fresh_id(&mut self) -> MessageId {
         self.ids += 1;
-        MessageId::parse(&format!("stock-{}", self.ids)).expect("printable")
+        MessageId::parse(&format!("edge-{}", self.ids)).expect("printable")
     }
 
     pub fn keepalive(&mut self) {

@@ -102,7 +102,7 @@ impl Follower for Edge {
 /// Deleted objects are not followed, and leave the ledger when the edge has confirmed their deletion. Until then new
 /// objects wait for a slot, and then get one.
 #[test]
-fn all_that_a_kubeedge_edge_follows_may_be_replaced_at_once() {
+fn everything_a_kubeedge_edge_follows_may_be_replaced_at_once() {
     let mut follower = Edge::full();
     for number in 0..2 * KUBEEDGE_FOLLOWED_MAX {
         follower.replace(number);
@@ -126,7 +126,7 @@ fn all_that_a_kubeedge_edge_follows_may_be_replaced_at_once() {
 
 /// The session stays bounded when the edge rejects deletions and everything else that it may reject.
 #[test]
-fn what_a_kubeedge_edge_keeps_from_going_is_bounded() {
+fn deletions_not_yet_known_to_a_kubeedge_edge_are_bounded() {
     let mut follower = Edge::full();
     for number in 0..2 * KUBEEDGE_FOLLOWED_MAX {
         follower.replace(number);
@@ -143,7 +143,7 @@ fn what_a_kubeedge_edge_keeps_from_going_is_bounded() {
 
 /// Whatever a node follows, and however it changes: the objects that its pods need have their part of the ledger.
 #[test]
-fn what_a_node_follows_leaves_room_in_the_ledger_for_its_own_set() {
+fn followed_objects_leave_ledger_room_for_the_pushed_set() {
     let mut edge = Edge::full();
     for number in 0..KUBEEDGE_FOLLOWED_MAX {
         edge.replace(number);
@@ -163,7 +163,7 @@ fn what_a_node_follows_leaves_room_in_the_ledger_for_its_own_set() {
 /// Pods refer to objects that never existed, and some pods cannot be read. Nothing of that is sent, so it takes no slot
 /// in the ledger and no memory of the node's share.
 #[test]
-fn what_never_leaves_takes_no_place_in_a_ledger() {
+fn absent_and_unreadable_objects_take_no_ledger_entry() {
     let mut selection = Selection::default();
     for number in 0..2 * LEDGER_MAX {
         selection.need("configmaps", number, Some(Own::Absent));

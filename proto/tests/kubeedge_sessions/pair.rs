@@ -211,7 +211,7 @@ fn nodes_that_connect_together_do_not_store_their_acknowledgements_together() {
 }
 
 #[test]
-fn everything_arrives_changes_and_goes() {
+fn objects_are_delivered_updated_and_deleted() {
     let mut pair = Pair::new(40);
     pair.pump();
     assert_eq!(pair.held, pair.truth());
@@ -288,7 +288,7 @@ fn a_refused_object_waits_and_others_pass() {
 }
 
 #[test]
-fn equal_questions_travel_once_and_late_answers_are_ignored() {
+fn equal_queries_are_sent_once_and_late_answers_are_ignored() {
     let mut pair = Pair::new(1);
     pair.mute = true;
     pair.pump();
@@ -308,7 +308,7 @@ fn equal_questions_travel_once_and_late_answers_are_ignored() {
 }
 
 #[test]
-fn nobody_is_left_without_an_answer() {
+fn every_request_gets_an_answer() {
     let mut pair = Pair::new(1);
     pair.mute = true;
     pair.pump();
@@ -320,7 +320,7 @@ fn nobody_is_left_without_an_answer() {
 }
 
 #[test]
-fn too_many_questions_are_refused_at_both_ends() {
+fn excess_requests_are_refused_at_both_ends() {
     let mut pair = Pair::new(1);
     pair.mute = true;
     pair.pump();

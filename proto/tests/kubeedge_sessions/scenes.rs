@@ -63,7 +63,7 @@ fn first_deliveries_are_inserts_but_secrets_and_the_node_are_updates() {
 }
 
 #[test]
-fn what_happened_while_the_edge_was_away_arrives_within_a_second() {
+fn changes_during_an_absence_arrive_within_a_second() {
     for orderly in [true, false] {
         let mut world = settled(&[("pods", "p"), ("configmaps", "c"), ("secrets", "s")]);
         world.cut(orderly);
@@ -97,7 +97,7 @@ fn a_new_incarnation_is_a_deletion_and_a_creation() {
 /// A view may only keep a share of a node's objects. A session that kept everything that it has delivered would keep
 /// every version that was ever large.
 #[test]
-fn of_a_large_object_that_was_delivered_the_session_keeps_the_version_alone() {
+fn session_keeps_only_the_version_of_a_large_delivered_object() {
     let mut world = settled(&[("pods", "small")]);
     let (small, large) = (key("pods", "small"), key("pods", "large"));
     world.cluster.put_large(&large, 64 * 1024);
@@ -132,7 +132,7 @@ fn an_edge_that_lost_its_store_gets_everything_again() {
 }
 
 #[test]
-fn a_failing_object_is_parked_and_told() {
+fn failing_object_is_parked_and_reported() {
     let mut world = settled(&[("configmaps", "c"), ("configmaps", "d")]);
     world.kubeedge.failing = Some(wire_path(&key("configmaps", "c")));
     for name in ["c", "d"] {
@@ -186,7 +186,7 @@ fn an_object_that_is_never_acknowledged_is_given_up_after_five_copies() {
 }
 
 #[test]
-fn nothing_is_resent_before_it_has_left_the_socket() {
+fn document_is_not_resent_before_it_has_left_the_socket() {
     let mut world = settled(&[("configmaps", "c")]);
     let now = world.now;
     world.cluster.put(&key("configmaps", "c"));
@@ -323,7 +323,7 @@ fn a_reply_with_an_object_counts_as_its_delivery() {
 }
 
 #[test]
-fn a_change_while_a_question_is_answered_arrives() {
+fn change_during_a_reply_is_delivered() {
     let config = key("configmaps", "c");
     let mut world = settled(&[("configmaps", "c")]);
     for delay in (0..600).step_by(15) {
@@ -345,7 +345,7 @@ fn a_change_while_a_question_is_answered_arrives() {
 }
 
 #[test]
-fn failed_questions_leave_no_trace_at_the_edge() {
+fn failed_requests_leave_nothing_at_the_edge() {
     let mut world = settled(&[]);
     for path in ["default/configmap/none", "default/secret/none"] {
         world.kubeedge.ask(Operation::Query, path, object("null"));
@@ -359,7 +359,7 @@ fn failed_questions_leave_no_trace_at_the_edge() {
 }
 
 #[test]
-fn what_the_edge_reports_of_itself_is_not_sent_back() {
+fn own_reports_of_the_edge_are_not_sent_back() {
     let (pod, node) = (key("pods", "p"), super::cluster::node_key());
     let mut world = settled(&[("pods", "p")]);
     for path in ["default/podpatch/p", "null/nodepatch/edge1"] {
@@ -386,7 +386,7 @@ fn what_the_edge_reports_of_itself_is_not_sent_back() {
 }
 
 #[test]
-fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
+fn empty_object_is_replaced_by_the_real_one_or_when_needed() {
     let (config, path) = (key("configmaps", "c"), "default/configmap/c");
     let asked = || {
         let mut world = settled(&[]);
@@ -425,7 +425,7 @@ fn an_empty_object_goes_when_the_true_one_comes_and_when_somebody_needs_it() {
 }
 
 #[test]
-fn a_kubeedge_session_waits_for_nothing_that_cannot_be_read() {
+fn kubeedge_session_does_not_wait_for_unreadable_objects() {
     let (secret, held) = (key("secrets", "s"), key("configmaps", "c"));
     let mut world = settled(&[("configmaps", "c")]);
     world.cut(true);
@@ -436,7 +436,7 @@ fn a_kubeedge_session_waits_for_nothing_that_cannot_be_read() {
     let caught_up =
         |world: &World| world.events.iter().any(|event| matches!(event, CloudEvent::CaughtUp { .. }));
     assert!(caught_up(&world));
-    assert_eq!(world.pushes, [], "the edge keeps its object, and nothing is known of the other one");
+    assert_eq!(world.pushes, [], "the edge keeps its object and has no state of the other one");
     assert!(world.kubeedge.rows.contains_key("default/configmap/c"));
     world.cluster.put(&secret);
     world.cluster.put(&held);
@@ -451,7 +451,7 @@ fn a_kubeedge_session_waits_for_nothing_that_cannot_be_read() {
 }
 
 #[test]
-fn no_pod_that_needs_an_object_starts_with_an_empty_one_because_it_cannot_be_read() {
+fn unreadable_object_never_starts_a_pod_with_an_empty_one() {
     let (config, path) = (key("configmaps", "c"), "default/configmap/c");
     let mut world = settled(&[]);
     world.cluster.want(&config, true);
@@ -471,7 +471,7 @@ fn no_pod_that_needs_an_object_starts_with_an_empty_one_because_it_cannot_be_rea
 }
 
 #[test]
-fn an_edge_that_speaks_and_does_not_read_is_left() {
+fn session_of_an_edge_that_does_not_read_ends() {
     let mut world = settled(&[("configmaps", "c")]);
     let begin = world.now;
     world.cluster.put(&key("configmaps", "c"));
@@ -517,7 +517,7 @@ fn application(number: usize, id: usize, body: usize) -> Bytes {
 
 /// Unread answers are counted, an error does not repeat a large request, and an edge that continues is disconnected.
 #[test]
-fn refusals_that_are_not_read_are_bounded_in_bytes() {
+fn unread_refusals_are_bounded_in_bytes() {
     let world = World::new(3);
     let now = tombolo_proto::Moment::default();
     let session = || {
@@ -556,7 +556,7 @@ fn refusals_that_are_not_read_are_bounded_in_bytes() {
 
 /// A KubeEdge edge is not notified that it follows too much; the session's owner is.
 #[test]
-fn a_kubeedge_edge_follows_a_bounded_number_of_objects() {
+fn kubeedge_edge_follows_a_bounded_number_of_objects() {
     let now = tombolo_proto::Moment::default();
     let config = CloudConfig::new(node(), epoch(), 1_700_000_000_000, [1; 16]);
     let mut selection = Selection::default();

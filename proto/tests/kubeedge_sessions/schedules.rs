@@ -114,7 +114,7 @@ fn run(seed: &Seed) -> (u64, usize) {
 }
 
 #[test]
-fn whatever_happens_the_edge_ends_with_the_truth() {
+fn random_schedules_converge() {
     let schedules = tombolo_testkit::times("TOMBOLO_SCHEDULES", SCHEDULES);
     let (mut documents, mut window) = (0, 0);
     for seed in seeds(schedules) {

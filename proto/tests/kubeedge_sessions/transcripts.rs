@@ -1,4 +1,4 @@
-//! Recorded traffic of stock KubeEdge (`tests/transcripts`): every frame is understood, encoded identically, and has a
+//! Recorded traffic of KubeEdge (`tests/transcripts`): every frame is understood, encoded identically, and has a
 //! type.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +89,7 @@ fn kinds() -> Arc<Kinds> {
 }
 
 #[test]
-fn every_frame_is_written_as_it_was_read() {
+fn every_frame_is_encoded_as_recorded() {
     let mut frames = 0;
     for (_, lines) in transcripts() {
         for line in &lines {
@@ -165,7 +165,7 @@ fn typed(content: &mut Value) {
 
 /// A KubeEdge cloud omits kind and apiVersion in objects of typed informers.
 #[test]
-fn objects_that_do_not_say_what_they_are_are_held_as_those_that_do() {
+fn untyped_objects_are_stored_like_typed_ones() {
     let (mut stripped, mut kinds) = (0, BTreeSet::new());
     for (_, lines) in transcripts() {
         for line in lines.iter().filter(|line| line.down) {
@@ -259,7 +259,7 @@ fn typed_deliveries_of_other_kinds_are_those_of_discovery_or_refused_alone() {
     let kinds = Arc::new(Kinds::discovered(document.to_string().as_bytes()).expect("a document"));
     let node = NodeId::parse("n").expect("a name");
     let mut session = EdgeSession::new(EdgeConfig::new(node, 0, [4; 16]), Moment::default());
-    session.handle_document(Moment::default(), &bytes(&unknown)).expect("the session goes on");
+    session.handle_document(Moment::default(), &bytes(&unknown)).expect("the session continues");
     assert!(session.take_unknown_kind() && !session.take_unknown_kind());
     assert!(session.poll_event().is_none(), "nothing is delivered");
     session.learn(Arc::clone(&kinds));
@@ -315,7 +315,7 @@ fn check_content(message: &Message) {
 /// empty in ours, because every edge only checks its presence. A status in place of an object, which an edge would
 /// store, is an error in ours (docs/reference/kubeedge.md#safe-answers).
 #[test]
-fn answers_of_a_stock_cloud_keep_their_form() {
+fn answers_of_a_kubeedge_cloud_keep_their_form() {
     let mut answered = 0;
     for (node, lines) in transcripts() {
         let replies: BTreeMap<String, &Line> = lines
@@ -373,7 +373,7 @@ fn compare(session: &mut CloudSession, expected: &Line, view: &Cluster) {
 
 /// Our edge session acknowledges what the KubeEdge edge has acknowledged, with equal acknowledgements.
 #[test]
-fn an_edge_of_ours_acknowledges_as_the_stock_edge_did() {
+fn our_edge_acknowledges_as_the_kubeedge_edge_did() {
     for (node, lines) in transcripts() {
         let connections: BTreeSet<u64> = lines.iter().map(|line| line.connection).collect();
         for connection in connections {
@@ -423,7 +423,7 @@ fn ack(message: &Message) -> String {
 
 /// The KubeEdge edge acknowledged everything that a KubeEdge cloud waits for: the table of classes is correct.
 #[test]
-fn the_class_of_every_message_is_known() {
+fn every_message_is_classified() {
     for (_, lines) in transcripts() {
         let acked: BTreeSet<String> = lines
             .iter()

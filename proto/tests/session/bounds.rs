@@ -15,7 +15,7 @@ use super::harness::world::subscribe_to;
 /// An edge that claims more than the bound, in subscriptions that are not open yet: these are refused, and delivery of
 /// the objects that the node needs continues.
 #[test]
-fn what_an_edge_says_it_holds_is_bounded_in_bytes() {
+fn reported_inventory_is_bounded_in_bytes() {
     let mut solo = Solo::new(0).greeted();
     let claim = |subscription: u32| {
         let entry = |number: usize| InventoryEntry {
@@ -44,7 +44,7 @@ fn what_an_edge_says_it_holds_is_bounded_in_bytes() {
 
 /// An entry counts with everything in it, including the texts of its resource and its UID.
 #[test]
-fn every_text_of_an_inventory_counts() {
+fn every_text_of_an_inventory_counts_towards_the_bound() {
     let mut solo = Solo::new(0).greeted();
     let text = |letter: &str| letter.repeat(200);
     let entry = |number: usize| {
@@ -67,7 +67,7 @@ fn every_text_of_an_inventory_counts() {
 
 /// Claims count until the edge has acknowledged the deletions.
 #[test]
-fn claims_that_were_compared_still_count() {
+fn compared_inventory_entries_still_count() {
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
     let entry = |number| InventoryEntry { key: key(0, number), held: HeldState::Absent };

@@ -478,14 +478,14 @@ impl Cloud {
 
 impl NodeView for Cloud {
     fn wanted(&self, subscription: SubscriptionId) -> Vec<ObjectKey> {
-        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are requested");
         let known = |key: &&ObjectKey| area > 0 || is_node(key) || self.knows_the_node();
         self.view.wanted[area].keys().filter(known).cloned().collect()
     }
 
     fn lookup(&self, subscription: SubscriptionId, key: &ObjectKey) -> Lookup {
         self.lookups.set(self.lookups.get() + 1);
-        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are requested");
         if area == 0 && !self.knows_the_node() {
             self.deferred.borrow_mut().insert(key.clone());
             return Lookup::Pending;
@@ -511,7 +511,7 @@ impl NodeView for Cloud {
     }
 
     fn certainty(&self, subscription: SubscriptionId, key: &ObjectKey, loss: Loss) -> Certainty {
-        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are asked for");
+        let area = *self.subscriptions.get(&subscription).expect("only open subscriptions are requested");
         let told = match loss {
             // The watch that has shown the need has shown its end as well.
             Loss::Need { claimed: false } => area > 0 || is_pod(key) || is_node(key),

@@ -49,7 +49,7 @@ fn play(world: &mut World) {
 }
 
 #[test]
-fn the_connection_breaks_after_each_frame() {
+fn cut_after_each_frame_converges() {
     let mut whole = start();
     play(&mut whole);
     let frames = whole.connection.as_ref().expect("never cut").arrived;
@@ -66,7 +66,7 @@ fn the_connection_breaks_after_each_frame() {
 
 /// Every event is a step: an arrival, a commit or a timer. At that step the edge crashes, or only the link breaks.
 #[test]
-fn the_edge_dies_at_each_step() {
+fn edge_crash_at_each_step_converges() {
     let mut steps = 0;
     for crash in [true, false] {
         for stop in 0.. {
@@ -109,7 +109,7 @@ fn play_until(world: &mut World, stop: usize) {
 }
 
 #[test]
-fn a_new_epoch_and_new_rules_at_each_step() {
+fn new_epoch_and_rules_at_each_step_converge() {
     for op in [Op::Restore, Op::ChangeRules, Op::WipeStore] {
         for stop in 0..6 * SCRIPT.len() {
             let mut world = start();

@@ -35,7 +35,7 @@ fn revision(frame: &Frame) -> u64 {
 /// Deliveries that our cloud never sends cost only that one delivery. The bytes are altered in transit, so that the
 /// edge reads them as its connection does.
 #[test]
-fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
+fn undecodable_delivery_is_refused_alone() {
     for spoil in SPOILERS {
         let mut world = World::new(Settings::default());
         world.keep_events = true;
@@ -47,7 +47,7 @@ fn a_delivery_that_cannot_be_decoded_is_refused_alone() {
         let under_way =
             |world: &World| world.connection.as_ref().expect("connected").down.len(Lane::Delivery);
         while under_way(&world) < 3 {
-            world.now = world.next_event().expect("the handshake goes on");
+            world.now = world.next_event().expect("the handshake continues");
             world.step();
         }
         let lost = world.connection.as_mut().expect("connected").down.spoil(Lane::Delivery, 1, spoil);
@@ -97,7 +97,7 @@ fn renamed(key: &ObjectKey, name: &str) -> ObjectKey {
 proptest! {
     /// An API server stores names that no edge can hold: these are reported, and do not affect other objects.
     #[test]
-    fn no_name_of_an_object_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
+    fn no_object_name_ends_a_session(name in "[a-z:/%. \u{0}-\u{9}ä]{1,6}|[a-z]{250,300}") {
         let odd = ObjectKey::new(key(0, 0).resource().clone(), key(0, 0).namespace(), &name);
         let mut world = World::new(Settings::default());
         world.keep_events = true;
@@ -116,13 +116,13 @@ proptest! {
         prop_assert!(rows.contains_key(&key(0, 0)) && rows.contains_key(&key(0, 1)));
         let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId::NODE };
         prop_assert!(world.cloud_events.contains(&caught_up), "the subscription is not delayed");
-        prop_assert!(world.connection.is_some(), "the session goes on");
+        prop_assert!(world.connection.is_some(), "the session continues");
     }
 }
 
 /// A client of the edge chooses these texts; the cloud would end the session because of them.
 #[test]
-fn what_the_cloud_would_not_read_is_not_sent() {
+fn edge_sends_nothing_that_the_cloud_would_reject() {
     let mut world = World::new(Settings::default());
     world.connect();
     world.run_for(Duration::from_secs(1));
@@ -170,7 +170,7 @@ fn ten_updates_of_a_slow_node_become_one_delivery_of_the_newest() {
 }
 
 #[test]
-fn an_offer_of_what_is_held_sends_nothing() {
+fn offer_of_a_held_version_sends_nothing() {
     let mut solo = Solo::new(2).greeted();
     assert_eq!(solo.sent(Lane::Delivery).len(), 2);
     solo.ack(Lane::Delivery, 2);
@@ -189,7 +189,7 @@ fn the_window_counts_deliveries() {
     solo.ack(Lane::Delivery, 2);
     assert_eq!(names(&solo.sent(Lane::Delivery)), ["object3", "object7"]);
     solo.ack(Lane::Delivery, 2);
-    assert!(solo.sent(Lane::Delivery).is_empty(), "a repeated acknowledgement opens nothing");
+    assert!(solo.sent(Lane::Delivery).is_empty(), "a repeated acknowledgement does not open the window");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn refuse(solo: &mut Solo, seq: u64) -> Duration {
 }
 
 #[test]
-fn a_refused_object_is_parked_with_back_off_and_blocks_nobody() {
+fn refused_object_is_parked_with_back_off_and_blocks_no_other() {
     let mut solo = Solo::new(1).greeted();
     let mut waits = Vec::new();
     for seq in (1..).step_by(2).take(11) {
@@ -315,7 +315,7 @@ fn a_newer_version_of_a_parked_object_is_sent_at_once() {
 }
 
 #[test]
-fn a_newer_version_offered_before_the_refusal_came_is_sent_at_once() {
+fn newer_version_offered_before_the_refusal_is_sent_at_once() {
     let mut solo = Solo::new(1).greeted();
     solo.sent(Lane::Delivery);
     solo.change(|view| view.put(&key(0, 0), 16));
@@ -372,7 +372,7 @@ fn subscriptions_take_turns() {
 }
 
 #[test]
-fn acknowledgements_of_what_was_never_sent_end_the_session() {
+fn acknowledgement_of_an_unsent_position_ends_the_session() {
     for (lanes, text) in [
         (
             vec![(Lane::Delivery, Seq(2))],
@@ -390,7 +390,7 @@ fn acknowledgements_of_what_was_never_sent_end_the_session() {
 }
 
 #[test]
-fn an_edge_that_answers_pings_and_stores_nothing_is_dropped() {
+fn edge_that_answers_pings_without_storing_objects_is_disconnected() {
     let mut solo = Solo::new(1).greeted();
     solo.sent(Lane::Delivery);
     for _ in 0..ACK_TIMEOUT.as_secs() / 10 - 1 {

@@ -140,7 +140,7 @@ impl Store {
 impl EdgeView for Store {
     fn inventory(&self, subscription: SubscriptionId) -> Vec<InventoryEntry> {
         self.entries(
-            *self.subscriptions.get(&subscription).expect("only followed subscriptions are asked for"),
+            *self.subscriptions.get(&subscription).expect("only followed subscriptions are requested"),
         )
     }
 }

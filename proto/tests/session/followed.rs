@@ -80,7 +80,7 @@ impl Follower for Edge {
 /// Deleted objects take memory until the edge knows of the deletion, but are not followed. Neither one replacement nor
 /// several of which a slow edge has received nothing end a subscription, or prevent another one from being opened.
 #[test]
-fn all_that_a_node_follows_may_be_replaced_at_once() {
+fn everything_a_node_follows_may_be_replaced_at_once() {
     let mut follower = Edge::full();
     let before = follower.solo.session.memory();
     for number in 0..2 * FOLLOWED_MAX {
@@ -104,7 +104,7 @@ fn all_that_a_node_follows_may_be_replaced_at_once() {
 
 /// If the edge accepts no deletions, the session keeps only a bounded number of keys.
 #[test]
-fn what_an_edge_keeps_from_going_is_bounded() {
+fn deletions_not_yet_known_to_the_edge_are_bounded() {
     let mut follower = Edge::full();
     let ended = (0..2 * FOLLOWED_MAX).find(|number| {
         follower.replace(*number);
@@ -115,7 +115,7 @@ fn what_an_edge_keeps_from_going_is_bounded() {
         assert!(stats.is_none_or(|stats| stats.held <= 2 * FOLLOWED_MAX + SLACK), "{stats:?}");
         follower.ended()
     });
-    let ended = ended.expect("it does not go on for ever");
+    let ended = ended.expect("it ends");
     assert!((FOLLOWED_MAX..=FOLLOWED_MAX + SLACK).contains(&ended), "after {ended}");
     assert_eq!(follower.solo.session.stats().held, 0);
 }

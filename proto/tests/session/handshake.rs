@@ -32,7 +32,7 @@ fn at(seconds: u64) -> Moment {
 }
 
 #[test]
-fn versions_that_do_not_meet_end_with_both_ranges_named() {
+fn incompatible_versions_end_with_both_ranges_named() {
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
     hello.versions = (2, 5);
@@ -195,7 +195,7 @@ fn a_dead_link_is_noticed_by_both_sides() {
 }
 
 #[test]
-fn useless_frames_cost_patience() {
+fn useless_frames_are_tolerated_up_to_a_limit() {
     let mut solo = Solo::new(0).greeted();
     for id in 0..u64::from(PATIENCE) {
         solo.feed(Lane::Control, Frame::Pong { id }).expect("a few are tolerated");
@@ -224,7 +224,7 @@ fn a_delivery_may_overtake_the_welcome_in_its_own_lane() {
 }
 
 #[test]
-fn what_is_kept_before_the_welcome_is_bounded() {
+fn deliveries_before_the_welcome_are_bounded() {
     let (mut edge, store) = edge();
     edge.poll_transmit(at(0), Lane::Control).expect("the hello");
     let object = super::harness::cloud::Object { uid: 1, revision: 1, content: 1, len: EARLY_BYTES_MAX / 4 };
@@ -253,7 +253,7 @@ fn positions_must_follow_each_other() {
 }
 
 #[test]
-fn the_welcome_tells_the_wall_clock_of_its_moment() {
+fn welcome_contains_the_present_wall_clock() {
     let mut solo = Solo::new(0);
     solo.now = at(3);
     let mut solo = solo.greeted();
@@ -262,7 +262,7 @@ fn the_welcome_tells_the_wall_clock_of_its_moment() {
 }
 
 #[test]
-fn an_attestation_is_told_once_before_the_pushed_set_is_caught_up() {
+fn attestation_is_sent_once_before_the_pushed_set_is_caught_up() {
     let mut solo = Solo::new(0);
     let mut hello = solo.hello();
     hello.features = features::ATTESTATION;
@@ -287,7 +287,7 @@ fn an_attestation_is_told_once_before_the_pushed_set_is_caught_up() {
 }
 
 #[test]
-fn an_edge_without_the_ability_hears_of_no_attestation() {
+fn edge_without_the_feature_gets_no_attestation() {
     let mut solo = Solo::new(0);
     let hello = Hello { features: features::ALL & !features::ATTESTATION, ..solo.hello() };
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
@@ -298,7 +298,7 @@ fn an_edge_without_the_ability_hears_of_no_attestation() {
 }
 
 #[test]
-fn an_edge_shows_what_it_was_attested_and_hands_on_what_it_is() {
+fn edge_presents_its_attestation_and_passes_new_ones_on() {
     let (_, store) = edge();
     let mut config = EdgeConfig::new(node(), StoreId([1; 16]));
     config.attestation = Bytes::from_static(b"before");

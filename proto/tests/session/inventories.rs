@@ -41,7 +41,7 @@ fn count(world: &World, wanted: impl Fn(&Frame) -> bool) -> usize {
 }
 
 #[test]
-fn nothing_changed_costs_hello_and_welcome_and_nothing_else() {
+fn unchanged_reconnect_costs_only_hello_and_welcome() {
     for objects in [0, 5, HELLO_INVENTORY_MAX, HELLO_INVENTORY_MAX + 1] {
         let mut world = synced(objects);
         assert_eq!(reconnect(&mut world, |_| {}), (0, 0, 0), "{objects} objects");
@@ -85,7 +85,7 @@ fn a_large_inventory_comes_in_parts() {
 }
 
 #[test]
-fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
+fn after_a_restore_equal_content_is_adopted_and_only_differences_are_sent() {
     for objects in [5, HELLO_INVENTORY_MAX + 10] {
         let mut world = World::new(Settings::default());
         for number in 0..objects {
@@ -102,7 +102,7 @@ fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
         world.oracle.coverage = Coverage::default();
         world.keep_events = true;
         let sent = reconnect(&mut world, |world| world.cloud.restore());
-        assert_eq!(sent, (1, 1, 1), "content back, revision back, gone: {objects} objects");
+        assert_eq!(sent, (1, 1, 1), "older content, older revision, deleted: {objects} objects");
         assert!(matches!(world.edge_events[0], EdgeEvent::Welcomed { resumed: false, .. }));
         // The revisions are correct: within the new epoch, the next reconnect finds no difference.
         world.oracle.coverage = Coverage::default();
@@ -112,7 +112,7 @@ fn after_a_restore_equal_content_is_adopted_and_only_the_rest_sent() {
 
 /// Revisions are equal then, and so is the digest: a match must not be accepted.
 #[test]
-fn other_trimming_rules_resend_what_they_change_and_nothing_else() {
+fn changed_trimming_rules_resend_only_affected_objects() {
     for objects in [4, HELLO_INVENTORY_MAX + 1] {
         let mut world = synced(objects);
         let sent = reconnect(&mut world, |world| world.cloud.change_rules());
@@ -134,7 +134,7 @@ fn a_revision_without_new_content_is_adopted_in_a_running_session_too() {
 }
 
 #[test]
-fn an_adoption_that_the_edge_cannot_follow_is_answered_by_the_whole_object() {
+fn refused_adoption_is_followed_by_the_whole_object() {
     let mut world = synced(2);
     world.heal();
     world.refuse_next = 1;
@@ -159,7 +159,7 @@ fn a_refused_object_does_not_keep_a_subscription_from_being_caught_up() {
 }
 
 #[test]
-fn between_two_epochs_a_refused_object_keeps_the_subscription_from_being_caught_up() {
+fn refused_object_delays_caught_up_between_epochs() {
     let mut world = synced(1);
     world.cut();
     world.cloud.snapshot = world.cloud.truth.clone();
@@ -207,7 +207,7 @@ fn count_of(frames: &[Frame], kind: impl Fn(&Change) -> bool) -> usize {
 
 /// The watches of a replica are independent: the position of one says nothing about another.
 #[test]
-fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirmed_it() {
+fn unknown_object_is_deleted_only_after_the_api_server_confirms() {
     for held in [9, 11] {
         let mut solo = lagging(held, |_| {});
         assert_eq!(deletes(&solo.sent(Lane::Delivery)), 0);
@@ -228,7 +228,7 @@ fn what_a_replica_does_not_know_is_deleted_only_after_the_api_server_has_confirm
 }
 
 #[test]
-fn what_a_replica_learns_of_late_was_never_taken_away() {
+fn object_that_a_replica_learns_of_late_is_never_removed() {
     let mut solo = lagging(11, |_| {});
     solo.sent(Lane::Delivery);
     solo.ack(Lane::Delivery, 2);
@@ -246,7 +246,7 @@ fn what_a_replica_learns_of_late_was_never_taken_away() {
 
 /// The same for an object that is wanted and that the view considers absent.
 #[test]
-fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
+fn absence_that_contradicts_the_edge_is_confirmed_first() {
     let mut solo = lagging(9, |solo| {
         solo.view.want(0, &key(0, HELD), true);
         solo.view.remove(&key(0, HELD));
@@ -262,7 +262,7 @@ fn an_absence_that_contradicts_the_edge_is_confirmed_first() {
 /// A ConfigMap's own watch is ahead, and the view has not seen the pod yet that refers to it now: only the need of an
 /// older pod has ended.
 #[test]
-fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
+fn end_of_a_need_is_confirmed_even_if_a_newer_object_was_seen() {
     // Held since an earlier session, or first delivered in this one.
     for held in [true, false] {
         let mut solo = Solo::new(1);
@@ -289,7 +289,7 @@ fn the_end_of_a_need_is_confirmed_though_the_object_itself_was_shown_newer() {
 
 /// Such a replica may show an older incarnation, which ends before the replica has seen the newer one.
 #[test]
-fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
+fn late_deletion_of_an_older_version_keeps_the_newer_one() {
     let mut solo = lagging(20, |solo| solo.view.want(0, &key(0, HELD), true));
     assert_eq!(solo.sent(Lane::Delivery).len(), HELD, "the edge holds a newer version of this object");
     solo.ack(Lane::Delivery, 2);
@@ -299,7 +299,7 @@ fn the_end_of_an_older_version_is_not_that_of_the_newer_one() {
 }
 
 #[test]
-fn a_replica_that_lags_sends_no_older_version() {
+fn lagging_replica_sends_no_older_version() {
     let mut solo = Solo::new(1);
     let mut hello = solo.hello();
     let mut ahead = solo.view.truth.objects[&key(0, 0)].clone();
@@ -355,7 +355,7 @@ fn inventories_that_break_the_rules_are_refused_with_a_reason() {
 }
 
 #[test]
-fn an_inventory_that_does_not_come_ends_the_session() {
+fn missing_inventory_ends_the_session() {
     let mut solo = collecting();
     solo.wait(Duration::from_secs(9));
     solo.feed(Lane::Bulk, part(vec![absent(7)], false)).expect("progress");
@@ -386,7 +386,7 @@ fn offers_before_the_comparison_are_not_lost() {
 /// A digest belongs to one store: a digest of another store, or of an agent that computes digests differently, requires
 /// the list.
 #[test]
-fn a_digest_counts_for_the_store_that_the_hello_names_and_no_other() {
+fn digest_is_valid_only_for_the_store_of_the_hello() {
     let (mut world, mut asked) = (synced(HELLO_INVENTORY_MAX + 1), Vec::new());
     world.heal();
     let entries = world.store.inventory(SubscriptionId::NODE);

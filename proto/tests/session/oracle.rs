@@ -136,7 +136,7 @@ impl Oracle {
                 comparable && held.is_some_and(|version| version.revision.0 >= since.revision)
             }
         };
-        assert!(!lost, "{key} is taken from the edge, which needs it: {change:?}");
+        assert!(!lost, "{key} is deleted at the edge, which needs it: {change:?}");
     }
 
     /// Guarantee 1: versions only move forward. Revisions of one epoch order all incarnations of a key as well. The

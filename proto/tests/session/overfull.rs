@@ -52,7 +52,7 @@ fn come_back(world: &mut World) -> usize {
 
 /// Four pods with 4,096 references each leave this many rows behind.
 #[test]
-fn a_node_that_holds_more_than_an_inventory_may_take_comes_back() {
+fn node_with_an_oversized_inventory_reconnects() {
     let mut world = overfull(16_384, 40, 0);
     assert!(come_back(&mut world) > 1, "piece by piece");
     assert_eq!(world.store.areas[0].rows.len(), 8);
@@ -69,7 +69,7 @@ fn a_node_that_holds_more_than_an_inventory_may_take_comes_back() {
 
 /// While the rest is pending, keys that were left out may become wanted, and deleted objects may be deleted again.
 #[test]
-fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwhile() {
+fn objects_left_out_of_an_inventory_converge_despite_changes() {
     let mut world = overfull(16_384, 40, 0);
     world.connect();
     for round in 0..60 {
@@ -92,7 +92,7 @@ fn what_was_left_out_of_an_inventory_is_right_in_the_end_whatever_changes_meanwh
 
 /// The memory for an edge's claims is bounded, whatever it claims and however often it is asked.
 #[test]
-fn an_edge_that_makes_up_an_inventory_without_end_is_left_after_a_while() {
+fn endless_inventory_ends_the_session() {
     let mut solo = Solo::new(3);
     let mut hello = solo.hello();
     hello.inventory = Inventory::Digest { count: 600_000, digest: [1; 16] };

@@ -44,7 +44,7 @@ fn connected() -> World {
 }
 
 #[test]
-fn an_edge_refuses_the_request_after_the_last_one_at_once() {
+fn edge_refuses_requests_beyond_the_limit_at_once() {
     let mut world = connected();
     world.mute = true;
     let edge = &mut world.connection.as_mut().expect("up").edge;
@@ -116,7 +116,7 @@ fn too_many_requests_are_answered_with_429_and_in_the_end_with_a_goodbye() {
 }
 
 #[test]
-fn a_request_id_that_still_waits_cannot_come_again() {
+fn pending_request_id_cannot_be_reused() {
     let mut solo = Solo::new(0).greeted();
     solo.feed(Lane::Control, request(7, SECOND)).expect("fresh");
     let error = solo.feed(Lane::Control, request(7, SECOND)).expect_err("twice");
@@ -141,7 +141,7 @@ fn large_answers_take_the_bulk_lane_and_impossible_ones_become_errors() {
 }
 
 #[test]
-fn a_large_request_takes_the_bulk_lane() {
+fn large_request_uses_the_bulk_lane() {
     let mut world = connected();
     world.keep_trace = true;
     world.ask(SECOND, BULK_OBJECT_MIN);
@@ -180,7 +180,7 @@ fn only_the_newest_lease_renewal_and_its_newest_answer_travel() {
 }
 
 #[test]
-fn after_the_end_nothing_is_taken() {
+fn ended_session_accepts_nothing() {
     let mut world = connected();
     world.say_goodbye();
     let connection = world.connection.as_mut().expect("still draining");

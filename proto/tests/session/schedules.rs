@@ -105,7 +105,7 @@ fn schedules_above_the_hello_limit_converge() {
 
 /// The other half of the fuzz target on stable, for a bounded time.
 #[test]
-fn hostile_peers_break_nothing() {
+fn hostile_peers_only_end_their_session() {
     for seed in seeds(HOSTILE) {
         let mut random = seed.rng();
         let mut bytes = vec![0; 4 * (2 + random.next_u32() as usize % 60)];

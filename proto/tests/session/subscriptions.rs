@@ -153,7 +153,7 @@ fn a_peer_that_opens_subscriptions_and_reads_no_answer_is_dropped() {
 }
 
 #[test]
-fn an_unsubscribe_is_told_once_and_its_races_are_borne() {
+fn unsubscribe_is_sent_once_and_races_are_tolerated() {
     let mut solo = Solo::new(0).greeted();
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("fresh");
     solo.feed(Lane::Delivery, Frame::Unsubscribe { subscription: SubscriptionId(1) }).expect("open");
@@ -170,7 +170,7 @@ fn an_unsubscribe_is_told_once_and_its_races_are_borne() {
 /// An object that is missing in a subscription's copy is not proven deleted: its watch may be behind that of another
 /// replica.
 #[test]
-fn a_subscription_takes_nothing_away_before_the_api_server_has_confirmed_it() {
+fn subscription_removes_nothing_before_the_api_server_confirms() {
     let mut solo = Solo::new(0).greeted();
     solo.view.asks = true;
     solo.view.put(&key(1, 0), 16);
@@ -200,7 +200,7 @@ fn a_subscription_takes_nothing_away_before_the_api_server_has_confirmed_it() {
 }
 
 #[test]
-fn whoever_opens_a_subscription_is_told_when_it_is_not_open() {
+fn refused_subscription_is_reported_to_its_opener() {
     let mut solo = Solo::new(0).greeted();
     for number in 0..=FOLLOWED_MAX {
         solo.view.put(&key(1, number), 1);
@@ -219,7 +219,7 @@ fn whoever_opens_a_subscription_is_told_when_it_is_not_open() {
 /// A subscription whose inventory has not arrived counts with its expected size, and the actual size is checked
 /// afterwards.
 #[test]
-fn what_a_node_follows_is_bounded_however_late_its_inventories_come() {
+fn followed_objects_are_bounded_even_with_late_inventories() {
     let mut solo = Solo::new(0).greeted();
     let (objects, subscriptions) = (1_000, 64_u32);
     for number in 0..objects {
@@ -260,7 +260,7 @@ fn what_a_node_follows_is_bounded_however_late_its_inventories_come() {
 
 /// Later matches count like those at the beginning.
 #[test]
-fn a_subscription_that_grows_beyond_what_a_node_follows_ends() {
+fn subscription_that_outgrows_the_node_bound_ends() {
     let mut solo = Solo::new(0).greeted();
     solo.feed(Lane::Delivery, Frame::Subscribe(subscribe(1))).expect("in order");
     let mut selection = Selection::default();

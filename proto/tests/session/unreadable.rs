@@ -42,7 +42,7 @@ fn half_readable() -> Solo {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
+fn unreadable_object_is_reported_once_and_delays_nothing() {
     let mut solo = half_readable().greeted();
     assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
     solo.ack(Lane::Delivery, 1);
@@ -60,7 +60,7 @@ fn what_cannot_be_read_is_told_once_and_holds_up_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_ends_with_the_object_or_the_need_for_it() {
+fn unreadable_state_ends_with_the_object_or_its_need() {
     type Turn = fn(&mut Cloud);
     let changes: [(Turn, &str); 2] =
         [(|view| view.remove(&key(0, 1)), "absent"), (|view| view.want(0, &key(0, 1), false), "delete")];
@@ -77,7 +77,7 @@ fn what_cannot_be_read_ends_with_the_object_or_the_need_for_it() {
 }
 
 #[test]
-fn an_edge_that_does_not_know_of_it_is_told_nothing_and_not_held_up() {
+fn edge_without_the_unreadable_feature_is_not_told_and_not_delayed() {
     let mut solo = half_readable();
     let hello = Hello { features: features::ZSTD, ..solo.hello() };
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
@@ -88,7 +88,7 @@ fn an_edge_that_does_not_know_of_it_is_told_nothing_and_not_held_up() {
 }
 
 #[test]
-fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
+fn unreadable_entries_are_part_of_the_inventory() {
     let held = |solo: &Solo, number| match number {
         1 => HeldState::Unreadable,
         _ => match solo.view.lookup(SubscriptionId::NODE, &key(0, number)) {
@@ -114,7 +114,7 @@ fn what_the_edge_knows_of_it_is_part_of_the_inventory() {
 
 /// Older versions of objects cannot prevent a subscription from following one history.
 #[test]
-fn between_two_epochs_what_cannot_be_read_keeps_no_subscription_from_being_caught_up() {
+fn unreadable_object_does_not_delay_caught_up_between_epochs() {
     let mut world = World::new(Settings::default());
     world.cloud.put(&key(0, 0), 16);
     world.cloud.want(0, &key(0, 0), true);
@@ -171,7 +171,7 @@ fn following(objects: usize, inventory: impl FnOnce(&Solo) -> Inventory) -> Solo
 
 /// As in the pushed set, it is reported once, stored, and part of the edge's inventory.
 #[test]
-fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
+fn unreadable_followed_object_is_reported_and_delays_nothing() {
     let caught_up = CloudEvent::CaughtUp { subscription: SubscriptionId(1) };
     let mut solo = following(2, |_| Inventory::Full(Vec::new()));
     assert_eq!(said(&mut solo), ["upsert object0", "unreadable object1"]);
@@ -199,7 +199,7 @@ fn what_is_followed_and_cannot_be_read_is_told_and_holds_up_nothing() {
 
 /// An older edge would refuse the unexpected change.
 #[test]
-fn an_edge_that_does_not_know_of_it_in_subscriptions_hears_of_it_in_the_pushed_set_alone() {
+fn edge_without_the_subscription_feature_gets_unreadable_only_in_the_pushed_set() {
     let mut solo = half_readable();
     let hello = Hello { features: features::ALL & !features::UNREADABLE_FOLLOWED, ..solo.hello() };
     solo.feed(Lane::Control, Frame::Hello(hello)).expect("a good hello");
@@ -220,7 +220,7 @@ fn an_edge_that_does_not_know_of_it_in_subscriptions_hears_of_it_in_the_pushed_s
 
 /// A subscription with an object from the history before the restore can follow the new history nevertheless.
 #[test]
-fn after_a_restore_a_subscription_with_what_cannot_be_read_is_caught_up() {
+fn after_a_restore_a_subscription_with_unreadable_objects_is_caught_up() {
     let mut world = World::new(Settings::default());
     world.cloud.put(&key(1, 0), 16);
     world.cloud.want(1, &key(1, 0), true);

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_every_cluster_makes_may_have_been_missing_in_the_recorded_one() {
+    fn cluster_object_may_be_missing_in_the_recording() {
         const PATH: &str = "shop/configmap/kube-root-ca.crt";
         const NAME: &str = "kube-root-ca.crt";
         let there = answer(PATH, &map("shop", NAME));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_that_was_missing_is_excused() {
+    fn only_the_named_object_is_excused() {
         let there = |name: &str| answer(&format!("shop/configmap/{name}"), &map("shop", name));
         let recorded = |name: &str, status: Value| {
             answer(&format!("shop/configmap/{name}"), &json!({"ErrStatus": status}))

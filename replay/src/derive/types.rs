@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_types_of_the_cloud_do_not_know_is_put_in() {
+    fn fields_unknown_to_the_cloud_types_are_added() {
         let typed =
             deployment(&json!({"replicas": 1, "conditions": [{"type": "A", "at": null}, {"type": "B"}]}));
         let whole = deployment(&json!({"replicas": 1, "terminatingReplicas": 0,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_types_know_is_missed_where_it_is_missing() {
+    fn missing_known_fields_are_a_difference() {
         for (typed, whole) in [
             // Another entry of the list has the member.
             (

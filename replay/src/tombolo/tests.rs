@@ -38,7 +38,7 @@ fn every_frame_is_written_and_read() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn transcript_errors_are_named() {
     for (json, wanted) in [
         (json!({"lane": "fast"}), "/lane: must be control, delivery or bulk, not \"fast\""),
         (json!({"lane": "control"}), "/route: no frame has group \"\" and operation \"\""),

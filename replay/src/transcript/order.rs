@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_an_answer_shows_comes_before_its_question() {
+    fn change_shown_by_an_answer_precedes_its_request() {
         let ask = r#"{"at_us":1,"conn":1,"dir":"up","frame":{"header":{"msg_id":"q","timestamp":1},"route":{"source":"edged","group":"meta","operation":"query","resource":"d/configmap/c"},"content":""}}"#;
         let answer = r#"{"at_us":2,"conn":1,"dir":"down","frame":{"header":{"msg_id":"a","parent_msg_id":"q","timestamp":1},"route":{"source":"edgecontroller","group":"resource","operation":"response","resource":"d/configmap/c"},"content":{"metadata":{"name":"c","namespace":"d","uid":"u","resourceVersion":"7"}}}}"#;
         let change = |verb: &str, uid: &str, version: u64| {

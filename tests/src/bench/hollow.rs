@@ -17,6 +17,7 @@ use tombolo_proto::message::{
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{InventoryEntry, NodeId, Resource, StoreId, SubscriptionId};
 use tombolo_runtime::time::unix_millis;
+use tombolo_testkit::fresh;
 
 /// How long a request may take while a whole fleet sends requests.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,7 +61,7 @@ impl HollowNode {
     /// Sends all requests over a new connection, and waits until all of them are answered.
     pub(crate) async fn come(&mut self, link: Link) -> Result<Connected> {
         let clock = Clock::start();
-        let config = EdgeConfig::new(self.node.clone(), StoreId(rand::random()));
+        let config = EdgeConfig::new(self.node.clone(), StoreId(u128::from(fresh()).to_be_bytes()));
         let session = EdgeSession::new(config, clock.now(), &NothingHeld);
         let node = self.node.clone();
         let mut connected = Connected { node, session, link, clock, awaited: (0, 0, false), nodes: None };
@@ -213,7 +214,7 @@ fn registration(node: &NodeId) -> Result<Message> {
     let path = ObjectPath::new("", ResourceType::Node, node.as_str());
     let route = Route::new(Source::Edged, Group::Meta, Operation::Insert, path.into());
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node.as_str()}});
-    let id = MessageId::from_random_bytes(rand::random());
+    let id = MessageId::from_random_bytes(u128::from(fresh()).to_be_bytes());
     Ok(Message::new(id, i64::try_from(unix_millis())?, route, Content::from_value(&object)?))
 }
 

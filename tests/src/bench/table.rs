@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_two_targets_must_reach_both() {
+    fn figure_with_two_targets_must_reach_both() {
         let accept = |value: f64, floor: f64| {
             let run = vec![FigureOfRun { value, floor: Some(floor) }];
             Row { most: Some(500.0), times: Some(1.5), ..Row::new("accept", "µs", run) }.reached()

@@ -30,7 +30,7 @@ enum SuiteCommand {
     List(TestSelection),
     /// Run tests against a server, and fail when an outcome contradicts the lists.
     Run {
-        /// The server: etcd and kube-apiserver, or cloudcore with its embedded server.
+        /// The server: etcd and kube-apiserver, or the embedded API server with cloudcore beside it.
         #[arg(long, value_enum)]
         target: ServerUnderTest,
 

@@ -8,8 +8,6 @@
 
 #[path = "../hostile/attacks.rs"]
 mod attacks;
-#[path = "../hostile/doors.rs"]
-mod doors;
 #[path = "../hostile/embedded.rs"]
 mod embedded;
 #[path = "../hostile/honest.rs"]
@@ -22,6 +20,8 @@ mod memory;
 mod peer;
 #[path = "../hostile/pods.rs"]
 mod pods;
+#[path = "../hostile/ports.rs"]
+mod ports;
 #[path = "../hostile/strangers.rs"]
 mod strangers;
 #[path = "../hostile/table.rs"]
@@ -168,7 +168,7 @@ async fn measure(
             Err(_) => Took::none("it hung".to_owned()),
         }
     };
-    // In the middle of the attack, one newcomer arrives at each door.
+    // In the middle of the attack, one newcomer arrives at each port.
     let newcomers = async {
         tokio::time::sleep(limit / 2).await;
         hub.newcomers().await

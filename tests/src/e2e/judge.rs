@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_the_lists_is_named_on_the_embedded_server() {
+    fn outcomes_that_contradict_the_lists_are_named() {
         let summary = judge(ServerUnderTest::Embedded, &selected(), &outcomes(), &lists());
         let complaints = [
             "must pass: broken: failed: failed: expected 400",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_nothing_is_no_good_run() {
+    fn run_without_tests_is_a_failure() {
         let selected = ["late", "early"].map(str::to_owned).into();
         let skipped = Outcome::Skipped("no such cluster".to_owned());
         for outcomes in [BTreeMap::new(), [("late".to_owned(), skipped)].into()] {

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_name_says_more_than_the_beginning_of_one() {
+    fn whole_name_takes_precedence_over_a_prefix() {
         let lists = Lists::parse("# comment\n[a] one\n", "[a] two | no watch\n", "[a] three\n[a] *\n[b] *\n")
             .unwrap();
         assert_eq!(lists.expected("[a] one"), Expected::Pass);

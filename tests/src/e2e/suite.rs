@@ -120,12 +120,12 @@ fn focuses(names: &BTreeSet<String>) -> Vec<String> {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct SuiteReport {
-    spec_reports: Option<Vec<Spec>>,
+    spec_reports: Option<Vec<SpecReport>>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Spec {
+struct SpecReport {
     container_hierarchy_texts: Option<Vec<String>>,
     leaf_node_type: String,
     leaf_node_text: String,
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suite_that_could_not_begin_is_an_error() {
+    fn suite_that_could_not_start_is_an_error() {
         let report = br#"[{"SpecReports": [{"LeafNodeType": "SynchronizedBeforeSuite", "LeafNodeText": "",
             "State": "failed", "Failure": {"Message": "no node"}}]}]"#;
         let error = outcomes(report).unwrap_err().to_string();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn many_names_are_spread_over_arguments_that_the_kernel_takes() {
+    fn many_names_are_split_over_arguments_within_the_kernels_limit() {
         let names: BTreeSet<String> = (0..2000).map(|number| format!("[a] (b) {number:0100}")).collect();
         let arguments = focuses(&names);
         assert!(arguments.len() > 1 && arguments.iter().all(|one| one.len() < 128 * 1024));

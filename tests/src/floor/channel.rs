@@ -51,7 +51,7 @@ pub(crate) fn stamp(message: &Bytes) -> u64 {
 }
 
 /// A connection.
-pub(crate) enum Channel {
+pub(crate) enum FloorChannel {
     /// tungstenite over rustls, and the type of its messages.
     WebSocket(Box<WebSocketStream<TlsStream<TcpStream>>>, Data),
     /// One stream of quinn, with length-prefixed messages.
@@ -69,7 +69,7 @@ pub(crate) struct QuicChannel {
     pub(crate) _connection: Connection,
 }
 
-impl Channel {
+impl FloorChannel {
     /// The next message; none when the peer has disconnected. Cancel-safe.
     pub(crate) async fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
         match self {
@@ -108,7 +108,7 @@ impl Channel {
     }
 }
 
-impl Channel {
+impl FloorChannel {
     /// Queues a small message that is sent with the next one; only over a WebSocket.
     pub(crate) async fn feed(&mut self, bytes: Bytes) -> anyhow::Result<()> {
         match self {

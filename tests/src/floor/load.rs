@@ -26,7 +26,7 @@ use tombolo_runtime::Tasks;
 use tombolo_tests::world::ALLOCATOR;
 
 use crate::args::{Args, FloorTransport, Stack};
-use crate::channel::{Channel, QuicChannel, kind, message, stamp};
+use crate::channel::{FloorChannel, QuicChannel, kind, message, stamp};
 use crate::exchange::Exchange;
 use crate::pki;
 use crate::report::FloorReport;
@@ -176,7 +176,7 @@ async fn connect(dialler: &Dialler, fleet: &Arc<Fleet>, count: usize) -> anyhow:
 }
 
 /// Acknowledges updates and, in the query phase, sends the next query after each answer.
-async fn client(mut channel: Channel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
+async fn client(mut channel: FloorChannel, fleet: Arc<Fleet>) -> anyhow::Result<()> {
     let Exchange { ack_len, question_len, answers_acknowledged, .. } = fleet.exchange;
     let ack = message(kind::ACK, 0, ack_len);
     let stored = answers_acknowledged.then(|| message(kind::STORED, 0, ack_len));
@@ -248,7 +248,7 @@ impl Dialler {
         })
     }
 
-    async fn dial(&self) -> anyhow::Result<Channel> {
+    async fn dial(&self) -> anyhow::Result<FloorChannel> {
         match self {
             Self::WebSocket(connector, address, data) => {
                 let stream = TcpStream::connect(address).await?;
@@ -258,7 +258,7 @@ impl Dialler {
                 tuning::tls(tls.get_mut().1);
                 let (url, tls) = (format!("wss://{address}/"), TlsStream::Client(tls));
                 let (stream, _) = client_async_with_config(url, tls, Some(tuning::websocket())).await?;
-                Ok(Channel::WebSocket(Box::new(stream), *data))
+                Ok(FloorChannel::WebSocket(Box::new(stream), *data))
             }
             Self::Quic(endpoint, config, address) => {
                 let connection = endpoint.connect_with(config.clone(), *address, "127.0.0.1")?.await?;
@@ -266,11 +266,11 @@ impl Dialler {
                 // The server sees the stream when its first byte arrives.
                 send.write_all(&[0, 0, 0, 1, kind::HELLO]).await?;
                 let quic = QuicChannel { send, receive, buffer: BytesMut::new(), _connection: connection };
-                Ok(Channel::Quic(Box::new(quic)))
+                Ok(FloorChannel::Quic(Box::new(quic)))
             }
             Self::Link(target, tls, socket) => {
                 let mut connector = Connector::new(target.clone(), tls.clone()).with_socket(socket.clone());
-                Ok(Channel::Link(Box::new(connector.connect().await?)))
+                Ok(FloorChannel::Link(Box::new(connector.connect().await?)))
             }
         }
     }

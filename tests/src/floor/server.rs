@@ -22,7 +22,7 @@ use tombolo_link::tuning;
 use tombolo_runtime::{Drain, Tasks};
 
 use crate::args::{Args, FloorTransport, Stack};
-use crate::channel::{Channel, QuicChannel, kind, message};
+use crate::channel::{FloorChannel, QuicChannel, kind, message};
 use crate::exchange::{Exchange, LARGE_LEN};
 use crate::pki;
 
@@ -127,7 +127,7 @@ async fn listen_websocket(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
                 let tls = TlsStream::Server(tls);
                 let stream = accept_async_with_config(tls, Some(tuning::websocket())).await?;
                 // The handshake's future must not stay alive with the connection.
-                let channel = Channel::WebSocket(Box::new(stream), hub.exchange.data);
+                let channel = FloorChannel::WebSocket(Box::new(stream), hub.exchange.data);
                 hub.tasks.spawn_isolated("connection", serve(channel, Arc::clone(&hub)));
                 anyhow::Ok(())
             });
@@ -151,8 +151,10 @@ fn listen_quic(dir: &Path, hub: &Arc<Hub>) -> anyhow::Result<u16> {
                 let connection = incoming.accept()?.await?;
                 let (send, receive) = connection.accept_bi().await?;
                 let quic = QuicChannel { send, receive, buffer: BytesMut::new(), _connection: connection };
-                hub.tasks
-                    .spawn_isolated("connection", serve(Channel::Quic(Box::new(quic)), Arc::clone(&hub)));
+                hub.tasks.spawn_isolated(
+                    "connection",
+                    serve(FloorChannel::Quic(Box::new(quic)), Arc::clone(&hub)),
+                );
                 anyhow::Ok(())
             });
         }
@@ -172,14 +174,14 @@ async fn listen_link(dir: &Path, hub: &Arc<Hub>, transport: FloorTransport) -> a
     let hub = Arc::clone(hub);
     hub.tasks.clone().spawn("arrivals", async move {
         while let Some(Arrival::Tombolo(accepted)) = incoming.next().await {
-            let channel = Channel::Link(Box::new(accepted.link));
+            let channel = FloorChannel::Link(Box::new(accepted.link));
             hub.tasks.spawn_isolated("connection", serve(channel, Arc::clone(&hub)));
         }
     });
     Ok(address.port())
 }
 
-async fn serve(mut channel: Channel, hub: Arc<Hub>) -> anyhow::Result<()> {
+async fn serve(mut channel: FloorChannel, hub: Arc<Hub>) -> anyhow::Result<()> {
     let mut outgoing = hub.outgoing.subscribe();
     outgoing.mark_unchanged();
     let reply = message(kind::REPLY, 0, hub.exchange.answer_len);

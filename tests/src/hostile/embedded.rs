@@ -14,8 +14,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::attacks::Attack;
-use super::doors::handshake;
 use super::peer::{Heard, Hub, Took};
+use super::ports::handshake;
 use super::strangers::{HALF, dial, open, slow};
 
 /// Every attack, in the order of the table.

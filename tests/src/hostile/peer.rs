@@ -13,10 +13,10 @@ use tombolo_link::client::{Choice, Target, connect};
 use tombolo_link::{Link, LinkEvent};
 use tombolo_proto::frame::{Frame, Goodbye, Hello, Inventory};
 use tombolo_proto::{Lane, NodeId, StoreId};
-use tombolo_testkit::wait_for_value;
+use tombolo_testkit::{fresh, wait_for_value};
 use tombolo_tests::world::{DEADLINE, World};
 
-use super::doors::{ApiPort, PATIENCE};
+use super::ports::{ApiPort, PATIENCE};
 
 /// The name of the hostile node.
 pub(crate) const HOSTILE: &str = "hostile";
@@ -172,13 +172,13 @@ pub(crate) fn hello(node: &NodeId, inventory: Inventory) -> Frame {
     Frame::Hello(Hello {
         versions: (1, 1),
         node: node.clone(),
-        store: StoreId(rand::random()),
+        store: StoreId(u128::from(fresh()).to_be_bytes()),
         epoch: None,
         trim_version: 0,
         features: 0,
         inventory,
         agent: "hostile".to_owned(),
-        instance: rand::random(),
+        instance: fresh(),
         attestation: Bytes::new(),
     })
 }

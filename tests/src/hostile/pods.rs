@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use rand::Rng as _;
 use rand::distr::Alphanumeric;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tombolo_link::{Link, LinkEvent};
@@ -14,6 +15,7 @@ use tombolo_proto::frame::{
     ApiReply, ApiRequest, Frame, Inventory, ReplyBody, Request, RequestBody, Subscribe,
 };
 use tombolo_proto::{Lane, RequestId, Resource, SubscriptionId};
+use tombolo_testkit::fresh;
 
 use super::attacks::Attack;
 use super::peer::{HOSTILE, Heard, Hub, Took};
@@ -246,7 +248,7 @@ async fn watched_node(
 
 /// Incompressible text.
 fn junk(len: usize) -> String {
-    rand::rng().sample_iter(Alphanumeric).take(len).map(char::from).collect()
+    StdRng::seed_from_u64(fresh()).sample_iter(Alphanumeric).take(len).map(char::from).collect()
 }
 
 /// Keys with this value, as labels or annotations.

@@ -21,8 +21,8 @@ use tombolo_proto::package::Header;
 use tombolo_tests::raw::first_flights;
 
 use super::attacks::Attack;
-use super::doors::{Stream, handshake};
 use super::peer::{HOSTILE_BARE, Hub, Took};
+use super::ports::{Stream, handshake};
 
 /// Source address of strangers; honest nodes are at 127.0.0.1.
 const SOURCE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 66);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::doors::DOORS;
 use super::memory::Growth;
 use super::peer::Took;
+use super::ports::PORTS;
 
 /// Growth of the hub's memory that one attacker may cause, beyond what it has stored, in KiB.
 const GROWTH_MAX: u64 = 8 * 1024;
@@ -20,8 +20,8 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) growth: Growth,
     pub(crate) lease: Option<Duration>,
-    /// The delay at each of [`DOORS`].
-    pub(crate) newcomers: [Duration; DOORS.len()],
+    /// The delay at each of [`PORTS`].
+    pub(crate) newcomers: [Duration; PORTS.len()],
     pub(crate) took: Took,
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn print(server: &str, nodes: u32, rows: &[Row]) -> bool {
     );
     println!(
         "| attack | growth, MiB | stored, MiB | renewals p99, ms | newcomer, ms: {} | bound | what happened, refused with what |\n|---|---|---|---|---|---|---|",
-        DOORS.join(", ")
+        PORTS.join(", ")
     );
     for row in rows {
         let lease = row.lease.map_or("none".to_owned(), |lease| lease.as_millis().to_string());

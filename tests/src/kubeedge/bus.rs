@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use parking_lot::Mutex;
+use rand::Rng as _;
+use rand::rngs::StdRng;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot};
 
@@ -29,6 +31,7 @@ pub(super) struct PodNews {
 pub(super) struct Bus {
     pub(super) store: Arc<Mutex<Store>>,
     pub(super) pace: Pace,
+    rng: Mutex<StdRng>,
     up: mpsc::Sender<Value>,
     meta: mpsc::Sender<Value>,
     pods: mpsc::Sender<PodNews>,
@@ -44,11 +47,12 @@ pub(super) struct Inboxes {
 }
 
 impl Bus {
-    pub(super) fn new(store: Arc<Mutex<Store>>, pace: Pace) -> (Arc<Self>, Inboxes) {
+    pub(super) fn new(store: Arc<Mutex<Store>>, pace: Pace, rng: StdRng) -> (Arc<Self>, Inboxes) {
         let (up, up_inbox) = mpsc::channel(CHANNEL_MAX);
         let (meta, meta_inbox) = mpsc::channel(CHANNEL_MAX);
         let (pods, pods_inbox) = mpsc::channel(CHANNEL_MAX);
-        let bus = Self { store, pace, up, meta, pods, waiters: Mutex::default() };
+        let (rng, waiters) = (Mutex::new(rng), Mutex::default());
+        let bus = Self { store, pace, rng, up, meta, pods, waiters };
         (Arc::new(bus), Inboxes { up: up_inbox, meta: meta_inbox, pods: pods_inbox })
     }
 
@@ -95,11 +99,16 @@ impl Bus {
         }
     }
 
+    /// A random number from `from` to below `to`.
+    pub(super) fn random(&self, from: f64, to: f64) -> f64 {
+        self.rng.lock().random_range(from..to)
+    }
+
     /// Handles each message in a task of its own, so their order is lost.
     fn scatter(self: &Arc<Self>, message: Value) {
-        let bus = Arc::clone(self);
+        let (bus, delay) = (Arc::clone(self), self.pace.scatter.mul_f64(self.random(0.0, 1.0)));
         tokio::spawn(async move {
-            tokio::time::sleep(bus.pace.scatter.mul_f64(rand::random())).await;
+            tokio::time::sleep(delay).await;
             // The process may have ended meanwhile.
             let _ = bus.meta.send(message).await;
         });

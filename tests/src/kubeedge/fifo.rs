@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_goes_when_one_too_many_comes() {
+    async fn oldest_is_dropped_when_the_queue_is_full() {
         let fifo = Fifo::default();
         let dropped: Vec<usize> = (0..FIFO_MAX + 2).filter(|number| fifo.push(number.to_string())).collect();
         assert_eq!(dropped, [FIFO_MAX, FIFO_MAX + 1]);

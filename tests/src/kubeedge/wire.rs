@@ -1,6 +1,7 @@
 //! Messages as JSON, built from docs/reference/kubeedge.md#messages.
 
 use serde_json::{Value, json};
+use tombolo_testkit::fresh;
 
 /// A message that is not an answer.
 pub(super) fn message(source: &str, group: &str, operation: &str, resource: &str, content: &Value) -> Value {
@@ -30,7 +31,5 @@ pub(super) fn acknowledgement(message: &Value) -> Value {
 }
 
 fn id() -> String {
-    let bytes: [u8; 16] = rand::random();
-    let hex = hex::encode(bytes);
-    format!("{}-{}-4{}-8{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..])
+    format!("00000000-0000-4000-8000-{:012x}", fresh())
 }

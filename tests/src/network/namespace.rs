@@ -12,6 +12,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
+use super::connections::{relay, serve_each};
+
 /// Backlog of a listener inside.
 const BACKLOG: u32 = 128;
 
@@ -117,12 +119,7 @@ impl Namespace {
     pub fn let_reach(&mut self, outside: SocketAddr, inside: SocketAddr) -> Result<SocketAddr> {
         let listener = self.listen(inside)?;
         let inside = listener.local_addr()?;
-        self.relays.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(relay(client, vec![outside]));
-            }
-        });
+        self.relays.spawn(serve_each(listener, move |client| relay(client, vec![outside]), drop));
         Ok(inside)
     }
 }
@@ -137,15 +134,4 @@ fn run(command: &mut Command) -> Result<Output> {
     let output = command.output()?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output)
-}
-
-/// Relays a connection to the first of these addresses that answers.
-pub(crate) async fn relay(mut client: TcpStream, targets: Vec<SocketAddr>) {
-    for target in targets {
-        if let Ok(mut server) = TcpStream::connect(target).await {
-            // Either end may close the connection, as on any network.
-            let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
-            return;
-        }
-    }
 }

@@ -9,7 +9,7 @@ use rand::Rng;
 use tokio::net::TcpListener;
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::network::relay;
+use crate::network::{relay, serve_each};
 
 /// Relays each connection to the first port of its list that answers. It stops when dropped.
 #[derive(Debug)]
@@ -55,10 +55,9 @@ impl Balancer {
 }
 
 async fn serve(listener: TcpListener, targets: Arc<Mutex<Vec<u16>>>, open: Arc<Mutex<Vec<AbortHandle>>>) {
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
+    let serve = |client| {
         let targets = targets.lock().iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into()).collect();
-        open.lock().push(connections.spawn(relay(client, targets)));
-        while connections.try_join_next().is_some() {}
-    }
+        relay(client, targets)
+    };
+    serve_each(listener, serve, |connection| open.lock().push(connection)).await;
 }

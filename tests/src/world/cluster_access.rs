@@ -16,7 +16,7 @@ use crate::source;
 pub(super) async fn grant(plane: &ControlPlane, impersonation: &str) -> Result<Value> {
     // The namespace comes first: everything else is in it or bound to something in it.
     let own = ["cloudcore/00-namespace.yaml", "cloudcore/10-rights.yaml"];
-    let options = ["optional/grids.yaml", "optional/stock-edges.yaml"];
+    let options = ["optional/grids.yaml", "optional/kubeedge-edges.yaml"];
     for name in own.into_iter().chain([impersonation, "cloudcore/30-edge-network.yaml"]).chain(options) {
         let manifest = source::root().join("deploy").join(name);
         let path = manifest.display().to_string();

@@ -6,9 +6,11 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tombolo_cli::synced;
@@ -79,6 +81,9 @@ impl World {
         }
         let mut held = versions::<ConfigMap>(&cluster, &edge).await?;
         held.extend(versions::<Secret>(&cluster, &edge).await?);
+        let administrator = self.edge_administrator(node).await.map_err(|error| format!("{error:#}"))?;
+        newest::<ConfigMap>(&edge, &administrator).await?;
+        newest::<Secret>(&edge, &administrator).await?;
         Ok(held)
     }
 
@@ -143,6 +148,27 @@ where
     Ok(here.into_iter().map(version).collect())
 }
 
+/// Checks that the objects of a kind that an edge holds have the cluster's newest resourceVersions there. The edge shows
+/// versions of its own, and passes the cluster's on with a write that is based on one of these: the API server refuses
+/// such a write when that version is not the newest.
+async fn newest<T>(edge: &Client, administrator: &Client) -> Result<(), String>
+where
+    T: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize,
+{
+    let unchanged = PostParams { dry_run: true, ..PostParams::default() };
+    for (what, object) in all::<T>(edge).await? {
+        let (namespace, name) = (object.meta().namespace.as_deref(), object.meta().name.as_deref());
+        let objects = Api::<T>::namespaced(administrator.clone(), namespace.unwrap_or_default());
+        let written = objects.replace(name.unwrap_or_default(), &unchanged, &object).await;
+        written.map_err(|error| format!("{what} has an old version: {error}"))?;
+    }
+    Ok(())
+}
+
 /// The name of the Secret of a fence.
 fn secret_of(fence: &str) -> String {
     format!("{fence}-secret")
@@ -176,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_stored_again_without_a_change_is_named() {
+    fn unchanged_rewrites_are_named() {
         let version = |uid: &str, cluster: &str, edge: &str| ObservedVersion {
             uid: Some(uid.to_owned()),
             cluster: Some(cluster.to_owned()),

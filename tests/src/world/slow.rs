@@ -13,6 +13,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::network::serve_each;
+
 /// Largest piece that is forwarded at once: small, so that pacing is even.
 const PIECE: usize = 1400;
 
@@ -99,10 +101,9 @@ impl RateLimiter {
 }
 
 async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<Passed>) {
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
+    let serve = |client: TcpStream| {
         let passed = Arc::clone(&passed);
-        connections.spawn(async move {
+        async move {
             let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)).await else { return };
             // The last piece of a message must not wait for the acknowledgement of earlier pieces.
             let _ = (client.set_nodelay(true), server.set_nodelay(true));
@@ -116,8 +117,9 @@ async fn relay_tcp(listener: TcpListener, target: u16, rate: u32, passed: Arc<Pa
                 passed.count(bytes);
             });
             tokio::join!(up, down);
-        });
-    }
+        }
+    };
+    serve_each(listener, serve, drop).await;
 }
 
 async fn copy(

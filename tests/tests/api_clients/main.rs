@@ -48,8 +48,8 @@ struct Held {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
-    cluster_or_skip!("watchers_that_are_cut_at_random_all_end_up_with_what_is_stored");
+async fn randomly_disconnected_watchers_converge_to_the_stored_objects() {
+    cluster_or_skip!("randomly_disconnected_watchers_converge_to_the_stored_objects");
     let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
     let seed = seed();
     let mut rng = seed.rng();

@@ -144,7 +144,7 @@ async fn groups_alone(real: &Server, ours: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rights_are_judged_as_kube_apiserver_does() {
+async fn authorization_decisions_match_kube_apiserver() {
     cluster_or_skip!("authorization beside kube-apiserver");
     // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

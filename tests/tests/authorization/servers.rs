@@ -55,7 +55,7 @@ pub(crate) struct Server {
 }
 
 /// Parts that must live as long as the server.
-#[expect(dead_code, reason = "held until the server goes")]
+#[expect(dead_code, reason = "held until the server is dropped")]
 enum Running {
     Real(Box<ControlPlane>),
     Embedded(Trigger, TempDir),

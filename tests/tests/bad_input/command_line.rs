@@ -34,7 +34,7 @@ fn unknown_flags_are_named_and_help_is_pointed_at() {
 }
 
 #[test]
-fn settings_that_cannot_be_used_are_named_with_their_place() {
+fn unusable_settings_are_named_with_their_position() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
     file("unknown-edge.yaml", "nodeName: a\ncloudd: {}\n");
@@ -45,15 +45,15 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
     file("type-cloud.yaml", "listen:\n  websocket: nowhere\n");
     file("range-cloud.yaml", "nodeLimit: 0\n");
     let kubeedge = "kind: CloudCore\nmodules:\n  cloudHub:\n";
-    file("unknown-stock.yaml", &format!("{kubeedge}    nodeLimits: 6\n"));
-    file("type-stock.yaml", &format!("{kubeedge}    websocket:\n      port: many\n"));
+    file("unknown-kubeedge.yaml", &format!("{kubeedge}    nodeLimits: 6\n"));
+    file("type-kubeedge.yaml", &format!("{kubeedge}    websocket:\n      port: many\n"));
     let cases: [(&str, &str, &[&str]); 11] = [
         (
             "cloudcore",
-            "unknown-stock.yaml",
-            &["unknown-stock.yaml: line 4 column 5: unknown field `nodeLimits`"],
+            "unknown-kubeedge.yaml",
+            &["unknown-kubeedge.yaml: line 4 column 5: unknown field `nodeLimits`"],
         ),
-        ("cloudcore", "type-stock.yaml", &["type-stock.yaml: line 5 column 13"]),
+        ("cloudcore", "type-kubeedge.yaml", &["type-kubeedge.yaml: line 5 column 13"]),
         ("edgecore", "missing.yaml", &["cannot read the settings file missing.yaml: No such file"]),
         (
             "edgecore",
@@ -81,7 +81,7 @@ fn settings_that_cannot_be_used_are_named_with_their_place() {
 }
 
 #[test]
-fn a_cloudcore_without_a_cluster_says_what_to_give() {
+fn cloudcore_without_a_cluster_names_the_missing_option() {
     let folder = tempfile::tempdir().unwrap();
     says(&refusal(&run("cloudcore", &[], folder.path())), &["no cluster", "--kubeconfig", "tombolo up"]);
     fs::write(folder.path().join("kubeconfig"), "hello").unwrap();

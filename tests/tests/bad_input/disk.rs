@@ -41,7 +41,7 @@ async fn logged(world: &World, edge: bool, parts: &[&str]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_told_on_both_sides_and_heals() {
+async fn full_disk_is_reported_on_both_sides_and_recovers() {
     let (mut world, objects) = settled(true).await;
     let length = fs::metadata(world.edge_dir(NODE).join("store.redb")).unwrap().len();
     world.limit_edge_files(NODE, Some(length)).unwrap();
@@ -99,7 +99,7 @@ fn set_aside(world: &World) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_torn_last_write_costs_nothing_but_itself() {
+async fn torn_last_write_loses_only_itself() {
     let (mut world, objects) = settled(false).await;
     let path = world.edge_dir(NODE).join("store.redb");
     let mut torn = 0;

@@ -65,7 +65,7 @@ async fn ask(node: &RawNode, operation: Operation, name: &str) -> Message {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_nobody_can_answer_are_answered() {
+async fn unsupported_messages_are_answered() {
     let mut world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let node = world.raw_node("edge-a", "edge-a").await.unwrap();
     let unknown = ask(&node, Operation::Publish, "edge-a").await;
@@ -102,7 +102,7 @@ async fn a_certificate_of_node_a_does_not_serve_node_b() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cloud_that_breaks_the_protocol_is_told_and_left() {
+async fn edge_leaves_a_cloud_that_breaks_the_protocol_and_says_why() {
     let mut hub = RawHub::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut agent = hub.agent(folder.path(), None).unwrap();

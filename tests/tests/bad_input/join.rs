@@ -23,7 +23,7 @@ fn signed(token: &str, key: &[u8], exp: u64) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_that_do_not_let_in() {
+async fn invalid_tokens_are_refused() {
     let settings = json!({"sharedToken": true});
     let mut world = World::start_with(Api::Embedded, Transport::WebSocket, settings).await.unwrap();
     let token = wait_for_value("the shared token", DEADLINE, || world.shared_token()).await;
@@ -55,7 +55,7 @@ async fn tokens_that_do_not_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_does_not_take_over_a_node_that_exists() {
+async fn token_does_not_take_over_an_existing_node() {
     let (mut world, _) = world().await;
     let node = NodeId::parse("edge-a").unwrap();
     let token = NewToken { names: vec![node], uses: 9, life: DEADLINE * 10, replace: false };
@@ -74,7 +74,7 @@ async fn a_token_does_not_take_over_a_node_that_exists() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn signing_requests_that_wish_for_more_than_a_name() {
+async fn signing_requests_for_more_than_a_name_are_refused() {
     let (mut world, _) = world().await;
     let nodes = &["system:nodes"];
     let cases = [
@@ -108,7 +108,7 @@ async fn signing_requests_that_wish_for_more_than_a_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_hub_gives_certificates_and_says_when_to_come_back() {
+async fn full_hub_issues_certificates_and_says_when_to_retry() {
     let settings = json!({"nodeLimit": 1});
     let mut world = World::start_with(Api::Embedded, Transport::Quic, settings).await.unwrap();
     let first = world.raw_node("edge-a", "edge-a").await.unwrap();

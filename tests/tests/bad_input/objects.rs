@@ -19,7 +19,7 @@ pub(super) fn now_millis() -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edge_refuses_what_it_cannot_store_and_goes_on() {
+async fn edge_refuses_what_it_cannot_store_and_continues() {
     let mut hub = RawHub::start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut agent = hub.agent(folder.path(), None).unwrap();
@@ -96,12 +96,12 @@ async fn three_mib(api: Api, transport: Transport) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_mib_are_refused_at_every_door_of_the_embedded_server() {
+async fn embedded_server_refuses_three_mib_at_every_endpoint() {
     three_mib(Api::Embedded, Transport::WebSocket).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_mib_are_refused_at_every_door_of_kube_apiserver() {
-    cluster_or_skip!("three_mib_are_refused_at_every_door_of_kube_apiserver");
+async fn kube_apiserver_refuses_three_mib_at_every_endpoint() {
+    cluster_or_skip!("kube_apiserver_refuses_three_mib_at_every_endpoint");
     three_mib(Api::Real, Transport::Quic).await;
 }

@@ -39,14 +39,14 @@ fn compared(answer: Answer) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_at_an_edge_are_those_of_its_cloud() {
+async fn answers_at_an_edge_equal_those_of_its_cloud() {
     install_provider();
     let (cloud, edge) = (Target::embedded().await.unwrap(), Target::edge(Api::Embedded).await.unwrap());
     compare(&cloud, &edge, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_at_an_edge_of_kube_apiserver_are_those_of_kube_apiserver() {
+async fn answers_at_an_edge_equal_those_of_kube_apiserver() {
     cluster_or_skip!("conformance at an edge with kube-apiserver");
     install_provider();
     let (cloud, edge) = (Target::real().await.unwrap(), Target::edge(Api::Real).await.unwrap());

@@ -154,7 +154,7 @@ async fn revision(target: &Target) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_are_those_of_kube_apiserver() {
+async fn answers_equal_those_of_kube_apiserver() {
     cluster_or_skip!("conformance with kube-apiserver");
     let servers = Servers::start().await;
     let mut judge = Judge::new(&[DIFFERENCES]);

@@ -108,7 +108,7 @@ fn shown(one: &Disagreement) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn changed_objects_are_judged_as_kube_apiserver_does() {
+async fn validation_of_changed_objects_matches_kube_apiserver() {
     cluster_or_skip!("mutations beside kube-apiserver");
     crate::install_provider();
     let (real, embedded) = tokio::join!(Target::real(), Target::embedded());

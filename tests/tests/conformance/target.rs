@@ -8,13 +8,9 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api as Objects, Client, Config};
-use serde_json::{Value, json};
+use kube::{Client, Config};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +33,7 @@ use crate::lines::definitions::Case;
 /// Token of the embedded server's administrator, who is the same user as on the real server.
 const TOKEN: &str = "conformance";
 
-/// Name of the edge node, and of the account that sends requests there.
+/// Name of the edge node.
 const EDGE: &str = "edge-a";
 
 /// Time for pending requests at the end.
@@ -56,7 +52,7 @@ pub(crate) struct Target {
 }
 
 /// Parts that must live as long as the target.
-#[expect(dead_code, reason = "held until the target goes")]
+#[expect(dead_code, reason = "held until the target is dropped")]
 enum Running {
     Real(Box<ControlPlane>),
     Embedded(Trigger, TempDir),
@@ -110,25 +106,9 @@ impl Target {
         let mut world = World::start(api, Transport::Quic).await?;
         world.start_edge(EDGE).await?;
         world.converges(EDGE).await;
-        let administrator = world.client().await?;
-        let create = PostParams::default();
-        let accounts: Objects<ServiceAccount> = Objects::namespaced(administrator.clone(), "kube-system");
-        accounts.create(&create, &serde_json::from_value(json!({"metadata": {"name": EDGE}}))?).await?;
-        let binding = json!({"metadata": {"name": EDGE},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "name": EDGE, "namespace": "kube-system"}]});
-        let bindings: Objects<ClusterRoleBinding> = Objects::all(administrator);
-        bindings.create(&create, &serde_json::from_value(binding)?).await?;
-        let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
-        let issued = accounts.create_token_request(EDGE, &create, &request).await?;
-        let token = issued.status.and_then(|status| status.token).unwrap_or_default();
-        let mut kubeconfig = serde_json::to_value(Kubeconfig::read_from(world.edge_kubeconfig(EDGE)?)?)?;
-        kubeconfig["users"][0]["user"] = json!({ "token": token });
-        let kubeconfig = serde_json::from_value(kubeconfig)?;
-        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        // The first answer is compared, so the client must not retry.
-        config.default_retry = false;
-        Ok(Self { client: Client::try_from(config)?, _running: Running::Edge(Box::new(world)) })
+        // The first answer is compared, so this client does not retry.
+        let client = world.edge_administrator(EDGE).await?;
+        Ok(Self { client, _running: Running::Edge(Box::new(world)) })
     }
 
     /// Sends a request and returns the compared parts of the answer.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
-use tombolo_tests::network::Namespace;
+use tombolo_tests::network::{Namespace, serve_each};
 
 /// Networks by the name of their node.
 pub(crate) type Networks = BTreeMap<String, Arc<Namespace>>;
@@ -122,15 +122,14 @@ fn variable(pod: &Value, name: &str) -> String {
 /// Serves one page, like `httpd` in the manifests.
 async fn serve(listener: TcpListener, page: String) {
     let page: Arc<str> = page.into();
-    let mut connections = JoinSet::new();
-    while let Ok((stream, _)) = listener.accept().await {
+    let serve = |stream| {
         let page = Arc::clone(&page);
-        connections.spawn(async move {
+        async move {
             // The client may have disconnected.
             let _ = answer(stream, &page).await;
-        });
-        while connections.try_join_next().is_some() {}
-    }
+        }
+    };
+    serve_each(listener, serve, drop).await;
 }
 
 async fn answer(mut stream: TcpStream, page: &str) -> std::io::Result<()> {

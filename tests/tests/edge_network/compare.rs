@@ -120,15 +120,16 @@ fn questions(cluster_ip: &str) -> Vec<(String, RecordType, Way)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_servers_say_the_same() {
-    cluster_or_skip!("both_servers_say_the_same");
+async fn both_dns_servers_answer_alike() {
+    cluster_or_skip!("both_dns_servers_answer_alike");
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
     let cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let stock: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
-    let coredns = CoreDns::start(&cluster.coredns(stock, elsewhere.address, false), folder.path()).unwrap();
-    for server in [dns, stock] {
+    let coredns_address: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
+    let coredns =
+        CoreDns::start(&cluster.coredns(coredns_address, elsewhere.address, false), folder.path()).unwrap();
+    for server in [dns, coredns_address] {
         leads_to(server, "db-0.db.shop.svc.cluster.local", &["10.1.0.10"]).await;
         leads_to(server, "bare.shop.svc.cluster.local", &["10.1.0.30"]).await;
         wait_for("all endpoints", DEADLINE, || async {
@@ -138,7 +139,7 @@ async fn both_servers_say_the_same() {
         .await;
     }
     // With both servers, a Service that is closed inside the unit has only the pods of this unit.
-    for server in [dns, stock] {
+    for server in [dns, coredns_address] {
         leads_to(server, "db.shop.svc.cluster.local", &["10.1.0.10", "10.1.0.11"]).await;
     }
 
@@ -146,7 +147,7 @@ async fn both_servers_say_the_same() {
     let (mut unexpected, mut seen) = (Vec::new(), [0_usize; DIFFERENCES.len()]);
     for (name, record_type, way) in &questions {
         let ours = ask(dns, name, *record_type, *way).await;
-        let theirs = ask(stock, name, *record_type, *way).await;
+        let theirs = ask(coredns_address, name, *record_type, *way).await;
         let named = DIFFERENCES.iter().position(|Difference { shows, .. }| shows(name, *record_type, *way));
         match (same(&ours, &theirs), named) {
             (true, None) => {}
@@ -154,7 +155,7 @@ async fn both_servers_say_the_same() {
             // A named difference is about a kind of query; some of these queries have equal answers.
             (true, Some(_)) => {}
             (false, None) => unexpected
-                .push(format!("{name} {record_type} {way:?}\n  ours   {ours:?}\n  stock  {theirs:?}")),
+                .push(format!("{name} {record_type} {way:?}\n  ours   {ours:?}\n  coredns {theirs:?}")),
         }
     }
     println!("{} questions to both, differences seen: {seen:?}", questions.len());

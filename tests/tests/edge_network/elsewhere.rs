@@ -7,9 +7,10 @@ use hickory_proto::op::{Message, OpCode, ResponseCode};
 use hickory_proto::rr::rdata::{A, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, UdpSocket};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tombolo_testkit::bind_both;
+use tombolo_tests::network::serve_each;
 
 /// Answers with one address for every name, except names that begin with `missing`. It stops when dropped.
 pub(crate) struct Elsewhere {
@@ -31,25 +32,22 @@ impl Elsewhere {
                 }
             }
         });
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            while let Ok((mut stream, _)) = tcp.accept().await {
-                connections.spawn(async move {
-                    while let Ok(length) = stream.read_u16().await {
-                        let mut packet = vec![0; usize::from(length)];
-                        if stream.read_exact(&mut packet).await.is_err() {
-                            return;
-                        }
-                        let Some(answer) = answer(&packet) else { return };
-                        let framed = [&(answer.len() as u16).to_be_bytes(), answer.as_slice()].concat();
-                        if stream.write_all(&framed).await.is_err() {
-                            return;
-                        }
-                    }
-                });
-            }
-        });
+        tasks.spawn(serve_each(tcp, answer_each, drop));
         Ok(Self { address, _tasks: tasks })
+    }
+}
+
+async fn answer_each(mut stream: TcpStream) {
+    while let Ok(length) = stream.read_u16().await {
+        let mut packet = vec![0; usize::from(length)];
+        if stream.read_exact(&mut packet).await.is_err() {
+            return;
+        }
+        let Some(answer) = answer(&packet) else { return };
+        let framed = [&(answer.len() as u16).to_be_bytes(), answer.as_slice()].concat();
+        if stream.write_all(&framed).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -40,8 +40,8 @@ fn refusals(cluster: &Cluster) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_read_only_folder_is_told_once_and_disturbs_nothing_else() {
-    const TEST: &str = "a_read_only_folder_is_told_once_and_disturbs_nothing_else";
+async fn read_only_folder_is_reported_once_and_affects_nothing_else() {
+    const TEST: &str = "read_only_folder_is_reported_once_and_affects_nothing_else";
     cluster_or_skip!(TEST);
     if !Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success()) {
         return tombolo_tests::network::cannot(TEST, "needs the right to mount file systems");

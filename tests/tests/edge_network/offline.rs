@@ -32,44 +32,45 @@ async fn names_follow_pods_and_outlive_the_cloud_and_restarts() {
     const TEST: &str = "names_follow_pods_and_outlive_the_cloud_and_restarts";
     cluster_or_skip!(TEST);
     let elsewhere = Elsewhere::start().await.unwrap();
-    let Some([dns, stock]) = own_addresses() else {
+    let Some([dns, coredns_address]) = own_addresses() else {
         return cannot(TEST, "needs root: resolvers only use port 53");
     };
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut coredns =
-        CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
-    all_lead_to(&[dns, stock], "10.1.0.10", "10.1.0.11").await;
+        CoreDns::start(&cluster.coredns(coredns_address, elsewhere.address, true), folder.path()).unwrap();
+    all_lead_to(&[dns, coredns_address], "10.1.0.10", "10.1.0.11").await;
     // A pod restarts with another address.
     let own = own_pod(&cluster, "db-a-0").await;
     let first = format!("10.1.0.10@edge-a=db-a-0#{own}");
     cluster.pods(&[&first, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
     let moved = first.replace("10.1.0.10", "10.1.0.15");
     cluster.pods(&[&moved, "10.1.0.11@edge-a=db-a-1", "10.2.0.10@node-b=db-b-0"]).await;
-    all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
+    all_lead_to(&[dns, coredns_address], "10.1.0.15", "10.1.0.11").await;
 
     // And again without a cloud, which alone could update its slice.
     cluster.world.kill_cloud();
-    all_lead_to(&[dns, stock], "10.1.0.15", "10.1.0.11").await;
+    all_lead_to(&[dns, coredns_address], "10.1.0.15", "10.1.0.11").await;
     starts_anew(&cluster, "db-a-0", "10.1.0.12").await;
-    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
-    resolves_as_a_pod_does(&[dns, stock]).await;
+    all_lead_to(&[dns, coredns_address], "10.1.0.12", "10.1.0.11").await;
+    resolves_as_a_pod_does(&[dns, coredns_address]).await;
     cluster.world.kill_edge(NODE);
     drop(coredns);
     cluster.world.start_edge(NODE).await.unwrap();
-    coredns = CoreDns::start(&cluster.coredns(stock, elsewhere.address, true), folder.path()).unwrap();
-    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.11").await;
-    resolves_as_a_pod_does(&[dns, stock]).await;
+    coredns =
+        CoreDns::start(&cluster.coredns(coredns_address, elsewhere.address, true), folder.path()).unwrap();
+    all_lead_to(&[dns, coredns_address], "10.1.0.12", "10.1.0.11").await;
+    resolves_as_a_pod_does(&[dns, coredns_address]).await;
 
     // The cloud is back, and its changes arrive.
     cluster.world.start_cloud().await.unwrap();
     cluster.client = cluster.world.client().await.unwrap();
     cluster.pods(&[&first.replace("10.1.0.10", "10.1.0.12"), "10.1.0.14@edge-a=db-a-1"]).await;
-    all_lead_to(&[dns, stock], "10.1.0.12", "10.1.0.14").await;
+    all_lead_to(&[dns, coredns_address], "10.1.0.12", "10.1.0.14").await;
     starts_anew(&cluster, "db-a-0", "10.1.0.13").await;
-    all_lead_to(&[dns, stock], "10.1.0.13", "10.1.0.14").await;
+    all_lead_to(&[dns, coredns_address], "10.1.0.13", "10.1.0.14").await;
     cluster.label(NODE, "b").await;
-    for server in [dns, stock] {
+    for server in [dns, coredns_address] {
         leads_to(server, UNIFORM, &[]).await;
     }
     cluster.world.check_edge(NODE).unwrap();
@@ -127,8 +128,8 @@ async fn resolves_as_a_pod_does(servers: &[SocketAddr]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_never_heard_of_the_cluster_denies_nothing() {
-    cluster_or_skip!("an_agent_that_never_heard_of_the_cluster_denies_nothing");
+async fn unsynced_agent_answers_no_nxdomain() {
+    cluster_or_skip!("unsynced_agent_answers_no_nxdomain");
     let elsewhere = Elsewhere::start().await.unwrap();
     let dns: SocketAddr = format!("127.0.0.1:{}", free_port().unwrap()).parse().unwrap();
     let mut cluster = Cluster::start(dns, elsewhere.address).await.unwrap();

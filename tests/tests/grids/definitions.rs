@@ -41,20 +41,20 @@ async fn come_back(api: Api) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn definitions_come_back_on_the_embedded_server() {
+async fn deleted_definitions_are_restored_on_the_embedded_server() {
     come_back(Api::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn definitions_come_back_on_kube_apiserver() {
-    cluster_or_skip!("definitions_come_back_on_kube_apiserver");
+async fn deleted_definitions_are_restored_on_kube_apiserver() {
+    cluster_or_skip!("deleted_definitions_are_restored_on_kube_apiserver");
     come_back(Api::Real).await;
 }
 
 /// With definitions that another party installs, the controllers wait for them and name the missing ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn definitions_of_somebody_else_are_waited_for() {
-    cluster_or_skip!("definitions_of_somebody_else_are_waited_for");
+async fn foreign_definitions_are_awaited() {
+    cluster_or_skip!("foreign_definitions_are_awaited");
     let grids = Grids::start_with(Api::Embedded, json!({"installDefinitions": false})).await;
     wait_for("a line that says what to do", DEADLINE, || async {
         let log = grids.world.cloud_log();

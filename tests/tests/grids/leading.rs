@@ -39,8 +39,8 @@ async fn two_cloudcores() -> (Grids, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_cloudcore_takes_over_from_one_that_was_killed() {
-    cluster_or_skip!("another_cloudcore_takes_over_from_one_that_was_killed");
+async fn second_cloudcore_takes_over_from_a_killed_one() {
+    cluster_or_skip!("second_cloudcore_takes_over_from_a_killed_one");
     let (mut grids, first) = two_cloudcores().await;
     grids.world.kill_cloud();
     let killed = Instant::now();
@@ -55,8 +55,8 @@ async fn another_cloudcore_takes_over_from_one_that_was_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_was_frozen_does_no_harm_when_it_wakes_up() {
-    cluster_or_skip!("a_leader_that_was_frozen_does_no_harm_when_it_wakes_up");
+async fn frozen_leader_does_no_harm_when_it_resumes() {
+    cluster_or_skip!("frozen_leader_does_no_harm_when_it_resumes");
     let (grids, first) = two_cloudcores().await;
     let process = i32::try_from(grids.world.cloud_id().unwrap()).ok().and_then(Pid::from_raw).unwrap();
     kill_process(process, Signal::STOP).unwrap();

@@ -1,6 +1,7 @@
-//! The controllers of the application grid, on both API servers: the rows of docs/reference/superedge.md#rows that need
-//! a server.
+//! The controllers of the application grid, in a cloudcore on both API servers and alone: the rows of
+//! docs/reference/superedge.md#rows that need a server.
 
+mod alone;
 mod definitions;
 mod leading;
 mod ownership;

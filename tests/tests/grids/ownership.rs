@@ -112,12 +112,12 @@ async fn refused(api: Api) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_embedded_server_refuses_is_said() {
+async fn refusals_of_the_embedded_server_are_reported() {
     refused(Api::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_kube_apiserver_refuses_is_said() {
-    cluster_or_skip!("what_kube_apiserver_refuses_is_said");
+async fn refusals_of_kube_apiserver_are_reported() {
+    cluster_or_skip!("refusals_of_kube_apiserver_are_reported");
     refused(Api::Real).await;
 }

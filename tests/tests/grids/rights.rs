@@ -64,8 +64,8 @@ async fn play(grids: &Grids) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_manifest_grants_what_is_asked_for() {
-    cluster_or_skip!("the_manifest_grants_what_is_asked_for");
+async fn manifest_grants_every_used_right() {
+    cluster_or_skip!("manifest_grants_every_used_right");
     let mut grids = Grids::start(Api::Real).await;
     play(&grids).await;
     // A watch is logged when it ends.

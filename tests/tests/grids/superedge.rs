@@ -33,8 +33,8 @@ fn child(kind: &str, grid: &Value, name: &str, spec: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_superedge_has_stored_is_read_unchanged() {
-    cluster_or_skip!("what_superedge_has_stored_is_read_unchanged");
+async fn objects_stored_by_superedge_are_read_unchanged() {
+    cluster_or_skip!("objects_stored_by_superedge_are_read_unchanged");
     let mut grids = Grids::start(Api::Real).await;
     grids.node("n1", &[("zone", "a")]).await;
     let is_established = |definition: &Value| condition(definition, "Established")["status"] == "True";

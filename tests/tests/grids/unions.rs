@@ -88,12 +88,12 @@ async fn follow(api: Api) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_several_members_follows_the_template_on_the_embedded_server() {
+async fn union_member_follows_the_template_on_the_embedded_server() {
     follow(Api::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_several_members_follows_the_template_on_kube_apiserver() {
-    cluster_or_skip!("one_of_several_members_follows_the_template_on_kube_apiserver");
+async fn union_member_follows_the_template_on_kube_apiserver() {
+    cluster_or_skip!("union_member_follows_the_template_on_kube_apiserver");
     follow(Api::Real).await;
 }

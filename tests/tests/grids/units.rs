@@ -211,12 +211,12 @@ async fn recover(api: Api) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_refused_is_tried_again_on_the_embedded_server() {
+async fn refused_children_are_retried_on_the_embedded_server() {
     recover(Api::Embedded).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_refused_is_tried_again_on_kube_apiserver() {
-    cluster_or_skip!("what_was_refused_is_tried_again_on_kube_apiserver");
+async fn refused_children_are_retried_on_kube_apiserver() {
+    cluster_or_skip!("refused_children_are_retried_on_kube_apiserver");
     recover(Api::Real).await;
 }

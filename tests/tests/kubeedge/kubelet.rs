@@ -1,5 +1,6 @@
 //! A kubelet's reactions to what it receives: its own reports, and objects that it can do without.
 
+use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tombolo_tests::kubeedge::{KubeEdgeNode, Store};
 
@@ -9,7 +10,7 @@ use super::{Stage, value};
 const COMPARISONS: u64 = 5;
 
 /// Once everything is reported, neither side repeats it.
-pub(crate) async fn nothing_travels_to_and_fro(node: &KubeEdgeNode, pod: &str) {
+pub(crate) async fn nothing_travels_to_and_fro(stage: &Stage, node: &KubeEdgeNode, pod: &str) {
     let row = format!("null/node/{}", node.name);
     // Waits until the last messages of the start have been sent.
     after_comparisons(node, COMPARISONS).await;
@@ -22,11 +23,20 @@ pub(crate) async fn nothing_travels_to_and_fro(node: &KubeEdgeNode, pod: &str) {
         store.reported.clone()
     });
     after_comparisons(node, COMPARISONS).await;
+    node.look(|store| assert_eq!(store.reported, before, "repeated reports"));
+    // These changes arrive after what was to be sent before.
+    let label = Patch::Merge(json!({"metadata": {"labels": {"fence": "yes"}}}));
+    let (nodes, pods, params) = (stage.objects.nodes(), stage.objects.pods(), PatchParams::default());
+    nodes.patch(&node.name, &params, &label).await.unwrap();
+    pods.patch(pod.rsplit('/').next().unwrap(), &params, &label).await.unwrap();
+    let rows = [row.as_str(), pod];
+    let labelled = |row: &Value| row["metadata"]["labels"]["fence"] == "yes";
+    node.until("the labels", |store| rows.iter().all(|row| store.row(row).is_some_and(labelled))).await;
     node.look(|store| {
-        assert_eq!(store.reported, before, "repeated reports");
-        let sent_back = |resource: &str| resource == row || resource == pod;
-        let sent = store.delivered.iter().find(|sent| sent_back(&sent.resource));
-        assert_eq!(sent, None, "the edge's own report was pushed back to it");
+        for row in rows {
+            let sent = store.delivered.iter().filter(|sent| sent.resource == row).count();
+            assert_eq!(sent, 1, "the edge's own report about {row} was pushed back to it");
+        }
     });
 }
 

@@ -1,4 +1,4 @@
-//! Stock KubeEdge nodes with our cloud: they join unchanged and hold everything that they should, whatever is
+//! KubeEdge nodes with our cloud: they join unchanged and hold everything that they should, whatever is
 //! interrupted.
 //!
 //! Every scenario runs against the embedded server and against kube-apiserver, each with its own namespace and node. It
@@ -29,20 +29,7 @@ use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 /// before any resend.
 const CAUGHT_UP: Duration = Duration::from_secs(4);
 
-macro_rules! scenarios {
-    ($($name:ident),* $(,)?) => {
-        const SCENARIOS: &[&str] = &[$(stringify!($name)),*];
-
-        async fn perform(scenario: &str, stage: &mut Stage) {
-            $(if scenario == stringify!($name) {
-                return scenarios::$name(stage).await;
-            })*
-            panic!("there is no scenario {scenario}");
-        }
-    };
-}
-
-scenarios![
+tombolo_tests::scenarios![
     other_names_are_refused,
     every_answer_has_the_form_that_the_edge_expects,
     pods_run_change_and_end,
@@ -304,7 +291,7 @@ mod scenarios {
             assert_eq!(reply["content"]["metadata"]["resourceVersion"], reply["header"]["resourceversion"]);
         }
         let missing = node.ask("query", &stage.path("configmap/missing"), Value::Null).await.unwrap();
-        assert_eq!(missing["route"]["operation"], "error", "nothing that would be stored: {missing}");
+        assert_eq!(missing["route"]["operation"], "error", "no object that would be stored: {missing}");
         let uid = pod["metadata"]["uid"].clone();
         let request = json!({"spec": {"audiences": null, "expirationSeconds": 3607, "boundObjectRef": {
             "kind": "Pod", "apiVersion": "v1", "name": "web", "uid": uid}}});
@@ -345,7 +332,7 @@ mod scenarios {
         let options = json!({"gracePeriodSeconds": 0, "preconditions": {"uid": uid}});
         for _ in 0..2 {
             let deleted = node.ask("delete", &path, options.clone()).await.unwrap();
-            assert_eq!(deleted["content"], "OK", "the answer is OK even if the pod is gone");
+            assert_eq!(deleted["content"], "OK", "the answer is OK even if the pod no longer exists");
         }
     }
 
@@ -493,7 +480,7 @@ mod scenarios {
 
     pub(super) async fn the_local_api_of_the_edge_is_served(stage: &mut Stage) {
         let objects = Objects::new(stage.world.client().await.unwrap()).await.unwrap();
-        let mut node = KubeEdgeNode::join(&stage.world, "stock-1").await.unwrap();
+        let mut node = KubeEdgeNode::join(&stage.world, "kubeedge-1").await.unwrap();
         node.connect().await.unwrap();
         node.register().await.unwrap();
         metaserver::requests_are_calls_of_the_node(&node).await;
@@ -516,7 +503,7 @@ mod scenarios {
         stage.ready().await;
         stage.objects.accepted_pod("web", &stage.name, &[], &[]).await;
         stage.phase("web", "Running").await;
-        kubelet::nothing_travels_to_and_fro(&node, &stage.path("pod/web")).await;
+        kubelet::nothing_travels_to_and_fro(stage, &node, &stage.path("pod/web")).await;
         node.converges(&stage.world).await;
     }
 

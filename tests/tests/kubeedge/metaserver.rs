@@ -32,9 +32,9 @@ pub(crate) async fn ask(
 
 pub(crate) async fn requests_are_calls_of_the_node(node: &KubeEdgeNode) {
     let none = || json!({});
-    let own = ask(node, "get", "/core/v1/nodes/null/stock-1", none(), None).await;
+    let own = ask(node, "get", "/core/v1/nodes/null/kubeedge-1", none(), None).await;
     assert_eq!(own["Status"], "Approved", "{own}");
-    assert_eq!(application_result(&own).unwrap()["metadata"]["name"], "stock-1");
+    assert_eq!(application_result(&own).unwrap()["metadata"]["name"], "kubeedge-1");
     let version = ask(node, "get", "/version", none(), None).await;
     assert!(application_result(&version).unwrap()["major"].is_string());
     let groups = ask(node, "get", "/apis", none(), None).await;
@@ -44,7 +44,7 @@ pub(crate) async fn requests_are_calls_of_the_node(node: &KubeEdgeNode) {
     let names = |item: &Value| item["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let services: Vec<String> = services["items"].as_array().unwrap().iter().map(names).collect();
     assert!(services.contains(&"kubernetes".to_owned()), "{services:?}");
-    let mine = json!({"fieldSelector": "spec.nodeName=stock-1"});
+    let mine = json!({"fieldSelector": "spec.nodeName=kubeedge-1"});
     let pods = ask(node, "list", "/core/v1/pods/null/null", mine, None).await;
     assert_eq!(application_result(&pods).unwrap()["kind"], "PodList", "{pods}");
 
@@ -58,7 +58,7 @@ pub(crate) async fn requests_are_calls_of_the_node(node: &KubeEdgeNode) {
         ("get", "/core/v1/secrets/default/another", none(), None, 403),
         ("list", "/nothing.example/v1/things/null/null", none(), None, 0),
         ("get", "/core/v1/nodes/null/null", none(), None, 400),
-        ("update", "/core/v1/nodes/null/stock-1", none(), None, 400),
+        ("update", "/core/v1/nodes/null/kubeedge-1", none(), None, 400),
         ("exec", "/core/v1/pods/default/x", none(), None, 400),
         ("watch", "/nothing.example/v1/things/null/null", none(), None, 0),
         ("watch", "/core/v1/secrets/null/null", none(), None, 403),
@@ -81,7 +81,7 @@ pub(crate) async fn watches_deliver_and_outlive_connections(
     let list = || json!({"watch": true, "sendInitialEvents": true, "resourceVersionMatch": "NotOlderThan"});
     let slices = "/discovery.k8s.io/v1/endpointslices/null/null";
     let pods = "/core/v1/pods/shops/null";
-    let selected = || json!({"watch": true, "fieldSelector": "spec.nodeName=stock-1"});
+    let selected = || json!({"watch": true, "fieldSelector": "spec.nodeName=kubeedge-1"});
     for (key, option) in [(slices, list()), ("/core/v1/services/null/null", list()), (pods, selected())] {
         let opened = ask(node, "watch", key, option, None).await;
         assert_eq!((&opened["Status"], &opened["RespBody"]), (&json!("Approved"), &Value::Null), "{opened}");
@@ -102,7 +102,7 @@ pub(crate) async fn watches_deliver_and_outlive_connections(
         })
         .await;
     }
-    objects.accepted_pod("watched", "stock-1", &[], &[]).await;
+    objects.accepted_pod("watched", "kubeedge-1", &[], &[]).await;
     node.until("the pod, both pushed and watched", |store| store.has("shops/pod/watched")).await;
     let opened = ask(node, "watch", "/core/v1/services/null/null", list(), None).await;
     assert_eq!(opened["Status"], "Approved", "the same watch a second time");

@@ -18,7 +18,7 @@ const DEPLOYMENTS: &str = "/apps/v1/deployments/null/null";
 async fn applications_have_the_rights_of_the_optional_role() {
     cluster_or_skip!("applications_have_the_rights_of_the_optional_role");
     let world = World::start(Api::Real, Transport::WebSocket).await.unwrap();
-    let mut node = KubeEdgeNode::join(&world, "stock-1").await.unwrap();
+    let mut node = KubeEdgeNode::join(&world, "kubeedge-1").await.unwrap();
     node.connect().await.unwrap();
     node.register().await.unwrap();
     for (verb, key, body) in

@@ -5,7 +5,7 @@ use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::world::{Api, DEADLINE, Transport, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_kubeedge_edges_with_one_identity_are_found_out_and_slowed_down() {
+async fn two_kubeedge_edges_with_one_identity_are_detected_and_slowed_down() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     let mut node = KubeEdgeNode::join(&world, "edge-1").await.unwrap();
     node.connect().await.unwrap();

@@ -29,7 +29,7 @@ fn ports(list: &Value, number: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_settings_of_the_deployment_are_ours_and_its_ports_are_those_of_the_settings() {
+fn deployment_settings_and_ports_match_the_program() {
     let settings = document(DEPLOYMENT, "ConfigMap")["data"]["cloudcore.yaml"].as_str().unwrap().to_owned();
     let config = tombolo_cloud::Config::parse(&settings).unwrap();
     let listen = config.listen;
@@ -203,11 +203,11 @@ async fn one_command_applies_the_folder_to_a_fresh_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests() {
-    cluster_or_skip!("a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests");
+async fn manifests_leave_a_kubeedge_cloudcore_unchanged() {
+    cluster_or_skip!("manifests_leave_a_kubeedge_cloudcore_unchanged");
     let plane = plane().await;
     let folder = tempfile::tempdir().unwrap();
-    let kubeedge = folder.path().join("stock.yaml");
+    let kubeedge = folder.path().join("kubeedge.yaml");
     fs::write(&kubeedge, KUBEEDGE).unwrap();
     let kubeedge = kubeedge.display().to_string();
     // As KubeEdge's manual says: parts that a manifest omits are removed when it is applied over this.
@@ -230,7 +230,7 @@ async fn a_kubeedge_cloudcore_stays_as_it_is_beside_the_manifests() {
     };
     let before = versions();
     assert!(before.len() >= 10, "{before:?}");
-    for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/stock-edges.yaml"] {
+    for ours in ["deploy/cloudcore", "deploy/optional/grids.yaml", "deploy/optional/kubeedge-edges.yaml"] {
         kubectl(&plane, &["apply", "-f", &root().join(ours).display().to_string()]);
     }
     // As the guide says: existing definitions are left unchanged and reported as existing.

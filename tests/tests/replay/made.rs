@@ -32,14 +32,14 @@ fn count(summary: &Summary, rule: Rule) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_edge_and_an_observer_who_is_late() {
+async fn older_edge_and_late_observer_are_replayed() {
     let (summary, _) = played("older-edge").await;
     // The node after its report, the pod, and the pod's end; none of these is excused.
     assert!(summary.matched >= 8, "{summary:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_are_asked_for() {
+async fn volumes_are_requested() {
     let (summary, _) = played("volumes").await;
     assert_eq!(count(&summary, Rule::QueryError), 1, "{summary:?}");
     assert!(summary.matched >= 9, "{summary:?}");
@@ -98,7 +98,7 @@ async fn applications_write_and_watch() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn applications_list_services_and_ask_for_what_is_not_served() {
+async fn applications_list_services_and_request_kinds_that_are_not_served() {
     let (summary, _) = played("services").await;
     assert_eq!(count(&summary, Rule::LocalSlices), 1, "{summary:?}");
     // A list and a watch of kinds that are not served.
@@ -106,7 +106,7 @@ async fn applications_list_services_and_ask_for_what_is_not_served() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reports_that_nobody_answers() {
+async fn unanswered_reports_are_replayed() {
     let (summary, _) = played("reports").await;
     // One of the bus and one of a policy.
     assert_eq!(count(&summary, Rule::Elsewhere), 2, "{summary:?}");
@@ -156,7 +156,7 @@ async fn a_recording_that_begins_in_the_middle_of_a_nodes_life() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn objects_that_do_not_say_what_they_are() {
+async fn untyped_objects() {
     let (summary, as_cloud) = played("typed").await;
     // A Node, a Service, a slice, a Lease, a Deployment and an object of a custom kind, inserted, updated and deleted.
     assert!(count(&summary, Rule::NamesKind) >= 9, "{summary:?}");
@@ -174,7 +174,7 @@ async fn a_node_that_comes_back_after_its_node_was_deleted() {
 
 /// Only rejections and incomplete lists report the actions of other clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_refusals_and_lists_prove_is_so_in_the_run() {
+async fn facts_proved_by_refusals_and_lists_hold_in_the_run() {
     let recorded = recorded("made/refusals.jsonl");
     play_cloud(&recorded).unwrap_or_else(|difference| panic!("as cloud: {difference}"));
     let summary = play(&with_api_lines(&recorded)).await.outcome.expect("checked by play");

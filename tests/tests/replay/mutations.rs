@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use tombolo_replay::{Event, Frame, Happening, Transcript, judge};
 
+use crate::has_api_lines;
+
 /// The reason why a replay need not detect a change in this place of this frame; none if it must.
 fn unseen(origin: &Transcript, frame: &Frame, pointer: &str) -> Option<&'static str> {
     let content = frame.content();
@@ -24,7 +26,7 @@ fn unseen(origin: &Transcript, frame: &Frame, pointer: &str) -> Option<&'static 
     if frame.group() == "twin" {
         return Some("a KubeEdge cloud need not confirm the reports of a twin");
     }
-    if pointer == "/content/Object/metadata/resourceVersion" && origin.has_api_lines() {
+    if pointer == "/content/Object/metadata/resourceVersion" && has_api_lines(origin) {
         return Some("a later frame that shows this version is compared, unless a rule excuses it");
     }
     if pointer == "/header/resourceversion" && content == "OK" {
@@ -64,7 +66,7 @@ fn unseen(origin: &Transcript, frame: &Frame, pointer: &str) -> Option<&'static 
             Some("certificates are requested in the name of the node")
         }
         _ if pointer.contains("/ErrStatus/details/causes/") => Some("text for people"),
-        _ if frame.describes_cluster()
+        _ if describes_cluster(&content["body"])
             && pointer.starts_with("/content/body/")
             && pointer != "/content/body/kind" =>
         {
@@ -292,7 +294,7 @@ fn is_seen(origin: &Transcript, run: &[Happening], index: usize, pointer: Option
         }
         Some(pointer) => {
             let Event::Down(frame) = &mut altered.lines[index].event else { return true };
-            let value = frame.as_json_mut().pointer_mut(pointer).expect("a place of the frame");
+            let value = frame.as_json_mut().pointer_mut(pointer).expect("a path in the frame");
             *value = match value.take() {
                 Value::String(text) => Value::String(changed(&text)),
                 Value::Number(number) => (number.as_i64().unwrap_or_default() + 1).into(),
@@ -323,4 +325,16 @@ fn without(happening: &Happening, lost: usize) -> Option<Happening> {
         Happening::Applied(index, states) => Happening::Applied(moved(*index), states.clone()),
         other => other.clone(),
     })
+}
+
+/// Whether a body is a document about the cluster: discovery, the version, schemas, the token issuer and its keys.
+fn describes_cluster(body: &Value) -> bool {
+    const KINDS: [&str; 6] =
+        ["APIVersions", "APIGroupList", "APIGroup", "APIResourceList", "APIGroupDiscoveryList", "Table"];
+    match body["kind"].as_str() {
+        Some(kind) => KINDS.contains(&kind),
+        None => {
+            ["openapi", "paths", "gitVersion", "jwks_uri", "keys"].iter().any(|name| !body[*name].is_null())
+        }
+    }
 }

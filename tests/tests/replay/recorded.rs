@@ -9,6 +9,7 @@ use tombolo_testkit::{cluster_or_skip, wait_for};
 use tombolo_tests::world::objects::{NAMESPACE, Objects};
 use tombolo_tests::world::{Api, DEADLINE, Transport, World, kubectl};
 
+use crate::has_api_lines;
 use crate::mutations::every_change_is_seen;
 
 const NODE: &str = "edge-1";
@@ -131,7 +132,7 @@ fn check(folder: &Path, name: &str) -> Transcript {
         std::fs::copy(&path, Path::new(&kept).join(name)).expect("a copy");
     }
     let transcript = read(&path).expect("a transcript");
-    assert!(transcript.has_api_lines());
+    assert!(has_api_lines(&transcript));
     let connections: std::collections::BTreeSet<u64> =
         transcript.lines.iter().filter_map(|line| line.conn).collect();
     assert!(connections.len() >= 2, "{connections:?}");

@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tombolo_proto::frame::{ReplyBody, RequestBody};
 use tombolo_proto::message::{Content, Group, Message, MessageId, Operation, ResourcePath, Route, Source};
+use tombolo_testkit::fresh;
 use tombolo_tests::kubeedge::KubeEdgeNode;
 use tombolo_tests::node::RawNode;
 
@@ -80,7 +81,7 @@ impl Peer {
                     Operation::parse(operation),
                     ResourcePath::parse_wire(resource)?,
                 );
-                let id = MessageId::from_random_bytes(rand::random());
+                let id = MessageId::from_random_bytes(u128::from(fresh()).to_be_bytes());
                 let message = Message::new(id, 1, route, Content::from_value(content)?);
                 match node.ask(RequestBody::Message(Box::new(message))).await? {
                     ReplyBody::Message(reply) => Ok(ours(&reply)),
@@ -94,7 +95,7 @@ impl Peer {
     pub(crate) async fn report(&self, operation: &str, resource: &str, content: Value) -> Option<Answer> {
         match self {
             Self::KubeEdge(node) => {
-                node.tell(operation, resource, content).await.unwrap();
+                node.send_unanswered(operation, resource, content).await.unwrap();
                 None
             }
             Self::Ours(_) => Some(self.ask(operation, resource, content).await),

@@ -53,8 +53,8 @@ pub(super) fn check(events: &[AuditEvent]) {
 
 /// Additional rights for KubeEdge edges.
 #[test]
-fn kubeedge_edges_take_the_config_maps_of_one_namespace_and_no_more() {
-    let manifest = documents(&root().join("deploy/optional/stock-edges.yaml")).unwrap();
+fn kubeedge_rights_cover_config_maps_of_one_namespace() {
+    let manifest = documents(&root().join("deploy/optional/kubeedge-edges.yaml")).unwrap();
     let kinds: Vec<_> =
         manifest.iter().map(|one| json!([one["kind"], one["metadata"]["namespace"]])).collect();
     assert_eq!(kinds, [json!(["Role", "kubeedge"]), json!(["RoleBinding", "kubeedge"])]);
@@ -101,7 +101,7 @@ fn expanded(rule: &Value) -> Vec<Value> {
 
 /// One cluster's run does not use all rights of every node, so an excess of rights would not be noticed there.
 #[test]
-fn the_edge_network_is_granted_what_is_listed_here_and_no_more() {
+fn edge_network_has_exactly_the_listed_rights() {
     let manifest = documents(&root().join("deploy/cloudcore/30-edge-network.yaml")).unwrap();
     let rules = manifest.iter().flat_map(|document| document["rules"].as_array().into_iter().flatten());
     let mut granted: Vec<String> = rules.flat_map(expanded).map(|right| right.to_string()).collect();

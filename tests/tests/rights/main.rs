@@ -188,20 +188,20 @@ async fn check_table(world: &World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_table_holds_on_the_embedded_server() {
+async fn rights_table_holds_on_the_embedded_server() {
     let world = World::start(Api::Embedded, Transport::WebSocket).await.unwrap();
     check_table(&world).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node() {
-    cluster_or_skip!("the_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node");
+async fn rights_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node() {
+    cluster_or_skip!("rights_table_holds_on_kube_apiserver_and_the_audit_log_names_the_node");
     table_and_audit_log(World::start(Api::Real, Transport::Quic).await.unwrap(), true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_same_holds_without_constrained_impersonation() {
-    cluster_or_skip!("the_same_holds_without_constrained_impersonation");
+async fn rights_hold_without_constrained_impersonation() {
+    cluster_or_skip!("rights_hold_without_constrained_impersonation");
     table_and_audit_log(World::start(Api::RealLegacy, Transport::WebSocket).await.unwrap(), false).await;
 }
 

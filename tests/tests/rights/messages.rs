@@ -5,6 +5,7 @@ use tombolo_proto::frame::{ReplyBody, RequestBody};
 use tombolo_proto::message::{
     Content, Group, Message, MessageId, ObjectPath, Operation, Outcome, ResourceType, Route, Source,
 };
+use tombolo_testkit::fresh;
 use tombolo_tests::node::RawNode;
 use tombolo_tests::world::objects::NAMESPACE;
 
@@ -117,7 +118,7 @@ impl Told {
         let mut path = ObjectPath::new(self.namespace, self.kind.clone(), self.name);
         path.name = path.name.filter(|name| !name.is_empty());
         let route = Route::new(Source::Edged, Group::Meta, self.operation.clone(), path.into());
-        let id = MessageId::from_random_bytes(rand::random());
+        let id = MessageId::from_random_bytes(u128::from(fresh()).to_be_bytes());
         let message = Message::new(id, 1, route, Content::from_value(&self.content).unwrap());
         match node.ask(RequestBody::Message(Box::new(message))).await.unwrap() {
             ReplyBody::Message(reply) => *reply,

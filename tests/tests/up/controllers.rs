@@ -168,7 +168,7 @@ fn missing_binaries_are_named_before_anything_starts() {
 }
 
 #[test]
-fn a_component_does_not_start_for_a_parent_that_is_gone() {
+fn component_does_not_start_after_its_parent_has_exited() {
     let program = tombolo_tests::world::binary("tombolo").unwrap();
     let output =
         Command::new(program).args(["component", "--parent", "1", "--", "echo", "started"]).output().unwrap();

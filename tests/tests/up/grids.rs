@@ -21,8 +21,8 @@ fn last_seen(log: &str) -> BTreeMap<String, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_edge_leads_to_the_pods_of_its_unit() {
-    cluster_or_skip!("every_edge_leads_to_the_pods_of_its_unit");
+async fn every_edge_reaches_the_pods_of_its_unit() {
+    cluster_or_skip!("every_edge_reaches_the_pods_of_its_unit");
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     choose_ports(&data, 6);
@@ -61,7 +61,7 @@ async fn every_edge_leads_to_the_pods_of_its_unit() {
 
 /// A grid cannot become ready without a component that creates pods, and need not.
 #[test]
-fn grids_without_controllers_keep_nobody_waiting() {
+fn grids_without_controllers_do_not_delay_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = tombolo(folder.path(), &["--edges", "2", "--until-synced", "--apply", &example()]);
     let output = command.output().unwrap();
@@ -70,7 +70,7 @@ fn grids_without_controllers_keep_nobody_waiting() {
 }
 
 #[test]
-fn a_grid_that_cannot_be_is_one_line() {
+fn impossible_grid_is_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("grid.yaml");
     let text =

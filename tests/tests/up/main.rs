@@ -155,7 +155,7 @@ impl Running {
 }
 
 #[test]
-fn the_first_command_syncs_and_goes_on_after_a_restart() {
+fn first_command_of_the_readme_syncs_and_continues_after_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     choose_ports(folder.path(), 3);
     let first = assert_synced(&until_synced(folder.path(), &["--transport", "quic"]));

@@ -20,7 +20,7 @@ fn settings(folder: &Path, more: &serde_json::Value) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_without_a_cluster_takes_agents_of_other_machines() {
+async fn site_without_a_cluster_accepts_remote_agents() {
     let folder = tempfile::tempdir().unwrap();
     let file = settings(folder.path(), &json!({}));
     let data_dir = folder.path().join("data");

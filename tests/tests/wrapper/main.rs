@@ -186,8 +186,8 @@ async fn listed(client: &kube::Client) -> Result<Held, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_client_holds_what_the_wrapper_lists() {
-    cluster_or_skip!("every_client_holds_what_the_wrapper_lists");
+async fn every_client_converges_to_the_list_of_the_wrapper() {
+    cluster_or_skip!("every_client_converges_to_the_list_of_the_wrapper");
     let program = go_clients().expect("no informers: run the tests with `cargo xtask test`");
     // Installing the same provider a second time fails, which is fine.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_lines_that_go_and_lines_that_come() {
+    fn differences_are_removed_and_added_lines() {
         assert_eq!(changes("a\nb\nc\n", "a\nb\nc\n"), [""; 0]);
         assert_eq!(changes("a\nb\nc\n", "a\nB\nc\nd\n"), ["- b", "+ B", "+ d"]);
         assert_eq!(changes("a\nb\nc\n", "c\n"), ["- a", "- b"]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-/// MutantNames of mutants, without their positions, and how often each occurs.
+/// Names of mutants, without their positions, and how often each occurs.
 pub(super) type MutantNames = BTreeMap<String, usize>;
 
 /// Parses the list: lines with names, each followed by an indented line with the reason.
@@ -97,19 +97,19 @@ mod tests {
     }
 
     #[test]
-    fn a_survivor_is_known_by_its_name_wherever_it_is() {
+    fn surviving_mutant_is_matched_by_name() {
         let listed = parse(LIST).unwrap();
         let known = "a.rs:3:5: delete ! in f\na.rs:9:12: delete ! in f\nb/c.rs:1:1: replace | with ^ in g\n";
         assert_eq!(unlisted(known, &listed).unwrap(), [""; 0]);
         let third = format!("{known}a.rs:20:1: delete ! in f\n");
-        assert_eq!(unlisted(&third, &listed).unwrap().len(), 3, "which one is new cannot be said");
+        assert_eq!(unlisted(&third, &listed).unwrap().len(), 3, "the new one cannot be identified");
         let other = "b/c.rs:1:1: replace | with & in g\nb/c.rs:2:1: replace | with ^ in g\n";
         assert_eq!(unlisted(other, &listed).unwrap(), ["b/c.rs:1:1: replace | with & in g"]);
         assert!(count("something else").is_err());
     }
 
     #[test]
-    fn a_listed_mutant_that_was_found_is_told() {
+    fn listed_mutant_that_was_caught_is_reported() {
         let listed = parse(LIST).unwrap();
         let survived = count("a.rs:3:5: delete ! in f\n").unwrap();
         assert_eq!(

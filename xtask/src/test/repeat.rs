@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_tells_which_tests_fail_only_sometimes() {
+    fn repetition_distinguishes_flaky_tests() {
         let second = report(false, "test a ... FAILED\ntest c ... ok\ntest e ... ok\ntest e ... FAILED\n");
         let said = second.as_repetition(&names(&["a", "c", "d", "e"]));
         let lines: Vec<&str> = said.lines().collect();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_no_test_has_is_a_failure() {
+    fn filter_without_matching_tests_is_a_failure() {
         let none = "running 0 tests\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 12 filtered out; finished in 0.00s\n";
         let one = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out; finished in 0.00s\n";
         let ignored = "running 1 test\ntest a ... ignored\ntest result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_device_is_asked_for_unless_more_are() {
+    fn device_requests_default_to_one() {
         let mut spec = json!({"devices": {"requests": [
             {"exactly": {"deviceClassName": "gpu"}},
             {"exactly": {"deviceClassName": "gpu", "count": 0}},

@@ -270,7 +270,7 @@ mod tests {
     use super::is_latest;
 
     #[test]
-    fn only_names_of_images_can_be_the_latest() {
+    fn latest_tag_is_only_read_from_image_names() {
         for (image, latest) in [
             ("nginx", true),
             ("nginx:latest", true),

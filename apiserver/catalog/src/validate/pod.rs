@@ -8,6 +8,7 @@ mod handlers;
 mod mounts;
 mod network;
 mod os;
+mod paths;
 mod projected;
 pub(super) mod resize;
 mod resources;
@@ -23,7 +24,6 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-pub(super) use self::containers::visit;
 use super::field::{Errors, Field};
 use super::{FieldError, meta, names};
 use tombolo_apicore::value::{at, text};
@@ -52,6 +52,14 @@ struct PodSpecContext<'v> {
     restart: &'v str,
     /// Whether the pod uses the host's user namespace.
     host_users: bool,
+}
+
+/// Calls `each` for every container with its path, init containers first.
+pub(super) fn visit<'v>(spec: &Field<'_, 'v>, mut each: impl FnMut(&Field<'_, 'v>)) {
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        let list = spec.child(list);
+        list.items().for_each(|container| each(&container));
+    }
 }
 
 /// Checks a pod.
@@ -182,7 +190,7 @@ fn host_users(spec: &Field<'_, '_>, errors: &mut Errors) {
             errors.push(field.forbidden(WHY));
         }
     }
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         if !container.child("volumeDevices").is_empty() {
             errors.push(container.child("volumeDevices").forbidden(WHY));
         }

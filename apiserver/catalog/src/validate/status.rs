@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_fit_to_one_another() {
+    fn status_counts_are_consistent() {
         let wrong = |status: Value, old: Value| {
             let object = |status: Value| json!({"status": status});
             let mut errors = Vec::new();

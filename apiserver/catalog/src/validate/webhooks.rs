@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_wildcard_covers_is_not_named_again() {
+    fn webhook_rule_names_nothing_beside_a_wildcard() {
         for (list, count) in [
             (json!(["pods", "pods/status"]), 0),
             (json!(["*", "*/scale"]), 0),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_plain_and_encrypted() {
+    fn webhook_addresses_use_https() {
         assert_eq!(wrong(url, &json!("https://a.b/c")), 0);
         for bad in ["http://a.b/c", "https://u@a.b/c", "https://a.b/c?d", "https://a.b/c#d", "a b"] {
             assert_eq!(wrong(url, &json!(bad)), 1, "{bad}");

@@ -125,7 +125,7 @@ fn tables_equal_those_of_the_real_server() {
 }
 
 #[test]
-fn defaulting_twice_changes_nothing_more() {
+fn defaulting_is_idempotent() {
     let kinds = tombolo_catalog::kinds();
     for one in creates() {
         let kind = kind_of(&kinds, &one["sent"]);

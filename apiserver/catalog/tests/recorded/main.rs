@@ -8,7 +8,9 @@ mod sequences;
 mod updates;
 
 use serde_json::Value;
+use tombolo_apicore::field_error::FieldError;
 use tombolo_apicore::kinds::{KindInfo, Kinds};
+use tombolo_apicore::status::Cause;
 use tombolo_apicore::value::text;
 
 const CREATES: &str = include_str!("../../../fixtures/creates.jsonl");
@@ -33,4 +35,10 @@ fn with_definition() -> Kinds {
     let recorded = creates();
     let definition = recorded.iter().find(|one| one["sent"]["kind"] == "CustomResourceDefinition").unwrap();
     tombolo_catalog::kinds().with_crd(&definition["stored"]).unwrap()
+}
+
+/// `details.causes` of a refusal with these errors.
+fn causes(errors: &[FieldError]) -> Value {
+    let causes: Vec<Cause> = errors.iter().map(Cause::from).collect();
+    serde_json::to_value(causes).unwrap()
 }

@@ -59,7 +59,7 @@ fn objects_encoded_by_go_equal_their_json() {
 }
 
 #[test]
-fn what_kubectl_sends_becomes_what_the_real_server_answers() {
+fn kubectl_bodies_become_the_objects_of_the_real_server() {
     let kinds = tombolo_catalog::kinds();
     let recorded = lines(KUBECTL);
     assert!(recorded.len() >= 30, "{} recorded bodies", recorded.len());

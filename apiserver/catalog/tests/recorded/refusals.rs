@@ -3,8 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{kind_of, with_definition};
-use tombolo_apicore::field_error::{causes, invalid_message};
+use super::{causes, kind_of, with_definition};
 use tombolo_apicore::kinds::{KindInfo, Kinds};
 use tombolo_apicore::value::{items, text};
 
@@ -50,8 +49,7 @@ fn validated(kind: &KindInfo, mut object: Value) -> (u64, String, Value) {
     if errors.is_empty() {
         return (201, "accepted".to_owned(), Value::Null);
     }
-    let message = invalid_message(&kind.qualified_kind(), text(&object, &["metadata", "name"]), &errors);
-    (422, message, causes(&errors))
+    (422, "invalid".to_owned(), causes(&errors))
 }
 
 fn sorted(causes: &Value) -> Vec<String> {

@@ -7,7 +7,7 @@ use tombolo_apicore::patch;
 use tombolo_apicore::ssa::{ApplyError, Writer, apply, conflict_causes, update};
 use tombolo_apicore::value::{at, items, text};
 
-use super::with_definition;
+use super::{causes, with_definition};
 
 const SEQUENCES: &str = include_str!("../../../fixtures/sequences.jsonl");
 
@@ -84,7 +84,7 @@ impl Step<'_> {
         };
         match errors.is_empty() {
             true => Ok(new.clone()),
-            false => Err((422, String::new(), tombolo_apicore::field_error::causes(&errors))),
+            false => Err((422, String::new(), causes(&errors))),
         }
     }
 }

@@ -95,7 +95,7 @@ fn sealed_config_maps_stay_as_they_are() {
 }
 
 #[test]
-fn generations_count_changes_of_what_is_wanted() {
+fn generation_counts_changes_of_the_spec() {
     let cases = [
         (stored("d", "Deployment"), json!({"spec": {"replicas": 3}}), "", 2),
         (stored("d", "Deployment"), json!({"metadata": {"labels": {"a": "b"}}}), "", 1),
@@ -126,7 +126,7 @@ fn each_endpoint_writes_its_part_only() {
 }
 
 #[test]
-fn services_keep_what_was_allocated() {
+fn services_keep_allocated_addresses_and_ports() {
     let old = stored("nodeport", "Service");
     let change =
         json!({"spec": {"clusterIP": null, "clusterIPs": null, "ports": [{"port": 80, "targetPort": 8080}]}});
@@ -137,7 +137,7 @@ fn services_keep_what_was_allocated() {
 }
 
 #[test]
-fn another_storage_version_moves_no_objects() {
+fn changed_storage_version_moves_no_objects() {
     let version = |name: &str, storage: bool| {
         let schema = json!({"openAPIV3Schema": {"type": "object"}});
         json!({"name": name, "served": true, "storage": storage, "schema": schema})

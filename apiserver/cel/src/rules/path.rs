@@ -65,7 +65,7 @@ mod tests {
     use super::read;
 
     #[test]
-    fn paths_name_what_the_schema_has() {
+    fn field_paths_exist_in_the_schema() {
         let schema = json!({"properties": {
             "spec": {"properties": {"a.b": {}, "labels": {"additionalProperties": {"type": "string"}}}},
         }});

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn node_ports_are_in_their_range_and_given_once() {
+    fn node_ports_are_in_range_and_unique() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let addresses =
             Addresses::new(objects, ServiceRange::parse("10.0.0.0/24").unwrap(), Reservations::default());

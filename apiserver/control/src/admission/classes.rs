@@ -7,7 +7,7 @@ use tombolo_apicore::status::ApiError;
 use tombolo_proto::object::Resource;
 
 use super::refuse;
-use crate::objects::{Object, Objects, member, text, v1};
+use crate::objects::{Objects, StoredObject, member, text, v1};
 use crate::quota::Amounts;
 
 /// Annotation of the default StorageClass, and its older form.
@@ -94,14 +94,14 @@ fn has_annotation(object: &Value, name: &str) -> bool {
 }
 
 /// The newest class with one of the annotations; of equally old ones, the first by name.
-fn default_of(classes: impl Iterator<Item = Object>, marks: &[&str]) -> Option<String> {
-    let marked = |class: &Object| {
+fn default_of(classes: impl Iterator<Item = StoredObject>, marks: &[&str]) -> Option<String> {
+    let marked = |class: &StoredObject| {
         let annotations = class.value.pointer("/metadata/annotations");
         marks.iter().any(|mark| annotations.is_some_and(|all| all.get(*mark) == Some(&json!("true"))))
     };
-    let mut marked: Vec<Object> = classes.filter(marked).collect();
+    let mut marked: Vec<StoredObject> = classes.filter(marked).collect();
     marked.sort_by(|one, other| {
-        let age = |class: &Object| class.text("/metadata/creationTimestamp").to_owned();
+        let age = |class: &StoredObject| class.text("/metadata/creationTimestamp").to_owned();
         age(other).cmp(&age(one)).then_with(|| one.key.name().cmp(other.key.name()))
     });
     marked.first().map(|class| class.key.name().to_owned())
@@ -114,13 +114,13 @@ mod tests {
 
     use super::*;
 
-    async fn stored(marks: &[(&str, &str, &str)]) -> impl Iterator<Item = Object> {
+    async fn stored(marks: &[(&str, &str, &str)]) -> impl Iterator<Item = StoredObject> {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         for (name, mark, created) in marks {
             let class = json!({"metadata": {"name": name, "annotations": {*mark: "true"}}});
             objects.create(storage_classes(), class).await.unwrap();
             let key = tombolo_proto::object::ObjectKey::new(storage_classes(), "", name);
-            let date = |class: &mut Object| {
+            let date = |class: &mut StoredObject| {
                 class.value["metadata"]["creationTimestamp"] = json!(created);
                 crate::objects::Edit::Put
             };

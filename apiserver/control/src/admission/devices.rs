@@ -6,7 +6,7 @@ use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::auth::Attributes;
 use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
-use tombolo_apicore::status::{ApiError, Cause};
+use tombolo_apicore::status::ApiError;
 use tombolo_cel::Environment;
 use tombolo_cel::types::Type;
 
@@ -35,8 +35,7 @@ pub(super) async fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> 
     if errors.is_empty() {
         return Ok(());
     }
-    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
-    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, &errors))
 }
 
 fn wrong(objects: &Objects, asked: &Attributes, object: &Value) -> Vec<FieldError> {

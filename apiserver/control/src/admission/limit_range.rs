@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_get_what_they_do_not_say() {
+    fn containers_get_limit_range_defaults() {
         let mut pod =
             json!({"spec": {"containers": [{"name": "a", "resources": {"requests": {"cpu": "200m"}}}]}});
         give(&range(), &mut pod);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_is_named() {
+    fn limit_range_violations_are_named() {
         let container = |request: &str, limit: &str| json!({"name": "a", "resources": {"requests": {"cpu": request}, "limits": {"cpu": limit}}});
         let pod = |containers: Value| json!({"spec": {"containers": containers}});
         let cases = [

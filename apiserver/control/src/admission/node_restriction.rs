@@ -19,7 +19,7 @@ use super::refuse;
 use crate::authz::references::MIRROR_ANNOTATION;
 use crate::controllers::csr::Request as CertificateRequest;
 use crate::nodes::{LEASE_NAMESPACE, node_of};
-use crate::objects::{Object, Objects, core, items, text};
+use crate::objects::{Objects, StoredObject, core, items, text};
 
 /// Checks a write by a node. Writes by other users pass.
 ///
@@ -47,7 +47,7 @@ pub(super) fn admit(objects: &Objects, request: &AdmissionRequest<'_>) -> Result
 ///
 /// # Errors
 /// 403 when the pod runs elsewhere.
-pub(crate) fn admit_eviction(asked: &Attributes, pod: &Object) -> Result<(), ApiError> {
+pub(crate) fn admit_eviction(asked: &Attributes, pod: &StoredObject) -> Result<(), ApiError> {
     let Some(node) = node_of(&asked.identity) else { return Ok(()) };
     if pod.text("/spec/nodeName") == node {
         return Ok(());

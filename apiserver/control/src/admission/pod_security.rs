@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
-use tombolo_apicore::status::{ApiError, Cause};
+use tombolo_apicore::status::ApiError;
 use tombolo_apicore::store::Stored;
 
 use self::checks::{PodSecurityViolation, Subject, findings};
@@ -112,8 +112,7 @@ fn admit_namespace(
     let before = request.old.map(Policy::of);
     let known = before.as_ref().is_some_and(|(_, old)| *old == errors);
     if !errors.is_empty() && !known {
-        let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
-        return Err(ApiError::invalid("", "Namespace", request.name, causes.collect()));
+        return Err(ApiError::invalid("", "Namespace", request.name, &errors));
     }
     let Some((old, _)) = before else { return Ok(()) };
     let (new, old) = (policy.enforce, old.enforce);

@@ -28,7 +28,7 @@ use tombolo_cel::Authorize;
 use tombolo_proto::object::Resource;
 
 use self::compiled::{Compiled, Mode};
-use crate::objects::{Object, Objects, items, text};
+use crate::objects::{Objects, StoredObject, items, text};
 
 /// Group of the policies.
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -217,8 +217,7 @@ pub(super) async fn admit_definition(request: &AdmissionRequest<'_>) -> Result<(
     let Err(errors) = run_blocking(&asked.payer, || Compiled::read(object, mode)).await? else {
         return Ok(());
     };
-    let causes = errors.iter().map(|error| Cause::new(error.kind.reason(), &error.field, &error.body()));
-    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, causes.collect()))
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, &errors))
 }
 
 /// Whether a request passes when the policy cannot be evaluated.
@@ -285,11 +284,12 @@ impl Enforcement {
             (true, "") => namespace,
             (true, named) => named,
         };
-        let found: Box<dyn Iterator<Item = Object> + 'a> = match text(reference, "/name") {
+        let found: Box<dyn Iterator<Item = StoredObject> + 'a> = match text(reference, "/name") {
             "" => {
                 let selector = reference.pointer("/selector").unwrap_or(&Value::Null);
                 let all = self.objects.list(&resource, namespaced.then_some(namespace));
-                let is_chosen = move |object: &Object| crate::selector::selects(selector, &object.value);
+                let is_chosen =
+                    move |object: &StoredObject| crate::selector::selects(selector, &object.value);
                 Box::new(all.filter(is_chosen))
             }
             name => Box::new(self.objects.get(resource, namespace, name).into_iter()),

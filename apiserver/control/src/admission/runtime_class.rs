@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_has_what_its_class_says() {
+    async fn pod_gets_overhead_and_scheduling_of_its_runtime_class() {
         let objects = objects().await;
         let mut pod = json!({"spec": {"runtimeClassName": "kata", "nodeSelector": {"zone": "a"}}});
         give(&objects, &mut pod).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_that_says_otherwise_is_refused() {
+    async fn pod_that_contradicts_its_runtime_class_is_refused() {
         let objects = objects().await;
         let cases = [
             (json!({"runtimeClassName": "none"}), "not found"),

@@ -9,7 +9,7 @@ use tombolo_apicore::status::ApiError;
 
 use super::refuse;
 use crate::authz::references::{self, MIRROR_ANNOTATION, RefKind};
-use crate::objects::{Object, Objects, core, items, member, text};
+use crate::objects::{Objects, StoredObject, core, items, member, text};
 
 /// Where the token is mounted in containers.
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -76,7 +76,7 @@ fn check_mirror(pod: &Value) -> Result<(), &'static str> {
     Ok(())
 }
 
-async fn find(objects: &Objects, namespace: &str, name: &str) -> Option<Object> {
+async fn find(objects: &Objects, namespace: &str, name: &str) -> Option<StoredObject> {
     let tries = if name == "default" { DEFAULT_TRIES } else { 1 };
     for attempt in 0..tries {
         if attempt > 0 {
@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_volume_is_mounted_where_nothing_else_is() {
+    fn token_volume_is_mounted_where_the_path_is_free() {
         let mut pod = json!({"spec": {
             "initContainers": [{"name": "i"}],
             "containers": [{"name": "a", "volumeMounts": [{"name": "own", "mountPath": MOUNT_PATH}]}, {"name": "b"}],
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn mirror_pods_refer_to_nothing_secret() {
+    fn mirror_pods_may_not_refer_to_secrets() {
         let projected =
             json!({"spec": {"volumes": [{"projected": {"sources": [{"serviceAccountToken": {}}]}}]}});
         assert!(check_mirror(&projected).is_err());

@@ -28,7 +28,7 @@ pub(super) fn admit(addresses: &Addresses, request: &mut AdmissionRequest<'_>) -
         let cause = |(field, value, why): &ServiceFieldError| {
             Cause::new("FieldValueInvalid", field, &format!("Invalid value: {value}: {why}"))
         };
-        ApiError::invalid("", "Service", &name, troubles.iter().map(cause).collect())
+        ApiError::invalid("", "Service", &name, troubles.iter().map(cause))
     };
     // The addresses and ports in an ExternalName Service were never allocated.
     let held = old.filter(|old| text(old, "/spec/type") != "ExternalName");

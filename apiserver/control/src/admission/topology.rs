@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_node_gives_where_it_is_and_nothing_else() {
+    async fn pod_gets_only_the_topology_labels_of_its_node() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let node =
             json!({"metadata": {"name": "n", "labels": {COPIED[0]: "z", "kubernetes.io/os": "linux"}}});

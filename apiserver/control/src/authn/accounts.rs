@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn time_and_bound_objects_end_a_token() {
+    async fn token_ends_with_its_expiry_or_its_bound_object() {
         let World { objects, claims } = world().await;
         assert!(identify(&claims, &objects, NOW + 660).is_ok());
         assert!(identify(&claims, &objects, NOW + 661).unwrap_err().contains("expired"));
         assert!(identify(&claims, &objects, NOW - 61).unwrap_err().contains("not valid yet"));
         let key = objects.get(core("pods"), "shop", "p").unwrap().key;
-        let terminate = |object: &mut crate::objects::Object| {
+        let terminate = |object: &mut crate::objects::StoredObject| {
             object.value["metadata"]["deletionTimestamp"] = json!("2023-11-14T22:13:20Z");
             Edit::Put
         };

@@ -48,7 +48,7 @@ const CASES: [(&str, &str, Option<&str>); 16] = [
 ];
 
 #[test]
-fn bad_credentials_of_one_kind_hide_no_good_ones_of_another() {
+fn bad_credentials_of_one_kind_do_not_hide_good_ones_of_another() {
     let (own, foreign) = (pki(), pki());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let authentication = Authentication::new(

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_covered_one_by_one_and_never_in_parts() {
+    fn each_right_must_be_covered_by_one_rule() {
         let own = rules(json!([
             {"apiGroups": [""], "resources": ["pods", "pods/log"], "verbs": ["get"]},
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_listed_as_kubernetes_lists_it() {
+    fn missing_rights_are_listed_as_in_kubernetes() {
         let jane = Identity::new("jane", &["readers", "system:authenticated"]);
         let granted = rules(json!([
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]},

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn references_come_and_go_with_pods() {
+    fn references_follow_pods() {
         let mut graph = Graph::default();
         let secret = |graph: &Graph, node: &str| graph.refers(node, RefKind::Secret, "shop", "s");
         graph.apply("pods", "shop", "one", Some(&pod("a", &["s"])));
@@ -184,7 +184,7 @@ mod tests {
         assert!(!secret(&graph, "b"));
         graph.apply("pods", "shop", "two", None);
         graph.apply("pods", "home", "one", None);
-        assert!(graph.referenced.is_empty() && graph.pods.is_empty(), "nothing is left behind");
+        assert!(graph.referenced.is_empty() && graph.pods.is_empty(), "no entry is left");
     }
 
     #[test]
@@ -204,12 +204,12 @@ mod tests {
             assert_eq!(owned(&mut graph, json!({"nodeName": "a"})), [true, false], "{resource}");
             graph.apply(resource, "", "one", None);
             assert!(!belongs(&graph, "a", "one"), "{resource} is gone");
-            assert!(graph.slices.is_empty() && graph.attachments.is_empty(), "nothing is left behind");
+            assert!(graph.slices.is_empty() && graph.attachments.is_empty(), "no entry is left");
         }
     }
 
     #[test]
-    fn a_volume_leads_to_its_secret_and_an_unbound_pod_to_nothing() {
+    fn volume_grants_its_secret_and_an_unbound_pod_nothing() {
         let mut graph = Graph::default();
         let user = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "a", "volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}});
         let volume = json!({"spec": {"claimRef": {"namespace": "shop", "name": "c"}, "csi": {"nodeStageSecretRef": {"namespace": "infra", "name": "k"}}}});

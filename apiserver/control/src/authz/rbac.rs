@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deleted_binding_grants_nothing() {
+    fn deleted_binding_grants_no_rights() {
         let mut rbac = index();
         rbac.apply("clusterrolebindings", "", "everywhere", None);
         assert_ne!(rbac.authorize(&asked("x", &["readers"], "", "pods")), Decision::Allow);

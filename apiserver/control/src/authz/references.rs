@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_place_that_refers_to_something() {
+    fn every_reference_field_is_known() {
         let pod = json!({
             "metadata": {"name": "p"},
             "spec": {
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_pod_grants_nothing() {
+    fn mirror_pod_grants_no_rights() {
         let pod = json!({
             "metadata": {"annotations": {MIRROR_ANNOTATION: "x"}},
             "spec": {"imagePullSecrets": [{"name": "pull"}]},
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_grant_what_a_kubelet_needs_and_not_what_controllers_need() {
+    fn volumes_grant_the_rights_of_a_kubelet_and_not_of_controllers() {
         let volume = json!({"spec": {"claimRef": {"namespace": "shop"}, "csi": {
             "controllerPublishSecretRef": {"namespace": "infra", "name": "controller"},
             "nodeStageSecretRef": {"namespace": "infra", "name": "stage"},

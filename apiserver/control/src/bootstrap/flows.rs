@@ -51,7 +51,7 @@ mod tests {
     use crate::flows::{LEVELS, SCHEMAS, resource};
 
     #[test]
-    fn all_of_them_are_what_clients_could_create() {
+    fn bootstrap_flows_are_valid_objects() {
         let kinds = tombolo_catalog::kinds();
         for (resource, object) in table(TABLE) {
             let kind = kinds.get(&resource).unwrap();
@@ -66,12 +66,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_changed_or_deleted_comes_back_unless_its_annotation_says_no() {
+    async fn changed_or_deleted_flows_are_restored_unless_opted_out() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         ensure(&objects).await.unwrap();
         let first = objects.store().revision();
         ensure(&objects).await.unwrap();
-        assert_eq!(objects.store().revision(), first, "a second start changes nothing");
+        assert_eq!(objects.store().revision(), first, "a second start makes no changes");
         for (name, annotation) in [("system", "false"), ("node-high", "true"), ("catch-all", "false")] {
             let key = ObjectKey::new(resource(LEVELS), "", name);
             let spoil = objects.update(&key, |object| {

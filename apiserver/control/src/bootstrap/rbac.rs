@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_rules_come_back_and_added_ones_stay() {
+    fn lost_rules_are_restored_and_added_ones_stay() {
         let wanted = named("system:basic-user");
         let mut stored = wanted.clone();
         assert!(!restored(&mut stored, &wanted));

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Context;
 use super::feed::Feed;
 use crate::authz::rbac::GROUP;
-use crate::objects::{Edit, Object, items, v1};
+use crate::objects::{Edit, StoredObject, items, v1};
 use crate::selector::selects;
 
 /// The selectors of an aggregated role.
@@ -37,7 +37,10 @@ pub(super) async fn run(context: &Context) {
 
 /// The aggregated roles, each with the rules of all roles that it selects. Each rule occurs once, ordered by selector
 /// and then by role name. An empty selector selects all roles.
-fn summed(sums: Vec<Object>, roles: impl Iterator<Item = Object>) -> Vec<(Object, Vec<Value>)> {
+fn summed(
+    sums: Vec<StoredObject>,
+    roles: impl Iterator<Item = StoredObject>,
+) -> Vec<(StoredObject, Vec<Value>)> {
     // The rules by selector.
     let mut chosen: Vec<Vec<Vec<Value>>> =
         sums.iter().map(|sum| vec![Vec::new(); items(&sum.value, SELECTORS).len()]).collect();
@@ -71,9 +74,9 @@ mod tests {
 
     use super::*;
 
-    fn role(name: &str, value: Value) -> Object {
+    fn role(name: &str, value: Value) -> StoredObject {
         let key = ObjectKey::new(v1(GROUP, "clusterroles"), "", name);
-        Object { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
+        StoredObject { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
     }
 
     #[test]
@@ -98,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_select_and_exclude() {
+    fn aggregation_selectors_select_and_exclude() {
         let labelled = |name: &str, labels: Value| {
             let rule = json!([{"verbs": [name]}]);
             role(name, json!({"metadata": {"labels": labels}, "rules": rule}))

@@ -12,7 +12,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 
 use super::Context;
 use super::feed::Feed;
-use crate::objects::{Edit, Object, set_condition, v1};
+use crate::objects::{Edit, StoredObject, set_condition, v1};
 
 const GROUP: &str = "apiregistration.k8s.io";
 
@@ -129,7 +129,7 @@ async fn settle(context: &Context, key: &ObjectKey, known: &BTreeMap<String, Des
     }
 }
 
-fn managed(object: &Object) -> &str {
+fn managed(object: &StoredObject) -> &str {
     let labels = object.value.pointer("/metadata/labels");
     labels.and_then(|labels| labels.get(MANAGED)).and_then(Value::as_str).unwrap_or_default()
 }
@@ -159,7 +159,7 @@ fn spec(name: &str, wanted: DesiredApiService) -> Value {
 }
 
 /// Restores an APIService that the server created. Others are left alone.
-fn restore(object: &mut Object, wanted: DesiredApiService) -> Edit {
+fn restore(object: &mut StoredObject, wanted: DesiredApiService) -> Edit {
     let spec = spec(object.key.name(), wanted);
     if managed(object).is_empty() || object.value.get("spec") == Some(&spec) {
         return Edit::Keep;
@@ -169,7 +169,7 @@ fn restore(object: &mut Object, wanted: DesiredApiService) -> Edit {
     Edit::Put
 }
 
-fn unavailable(object: &mut Object) -> Edit {
+fn unavailable(object: &mut StoredObject) -> Edit {
     let message = "this API server relays no requests to other API servers";
     if set_available(&mut object.value, "False", ("NotProxied", message)) { Edit::Put } else { Edit::Keep }
 }
@@ -186,7 +186,7 @@ mod tests {
     use crate::objects::text;
 
     #[test]
-    fn every_served_version_has_one_but_their_own_group() {
+    fn every_served_version_has_an_api_service() {
         let wanted = wanted(&Registry::new(tombolo_catalog::kinds()));
         assert_eq!(wanted["v1."].priorities.group, 18_000);
         assert_eq!(wanted["v2.autoscaling"].priorities.version, 30);

@@ -16,7 +16,7 @@ use x509_parser::prelude::FromDer as _;
 use super::Context;
 use super::feed::Feed;
 use crate::authz::Authorization;
-use crate::objects::{Edit, Object, items, list_member, member, text, timestamp, v1};
+use crate::objects::{Edit, StoredObject, items, list_member, member, text, timestamp, v1};
 use crate::pki::{Leaf, LeafUsage, Pki};
 
 /// Signs client certificates of any user.
@@ -188,7 +188,7 @@ pub(super) async fn run(context: &Context) {
 }
 
 /// Processes one request: approval, then the certificate.
-fn step(object: &mut Object, authorization: &Authorization, pki: &Pki, now: SystemTime) -> Edit {
+fn step(object: &mut StoredObject, authorization: &Authorization, pki: &Pki, now: SystemTime) -> Edit {
     let signer = object.text("/spec/signerName").to_owned();
     if ![CLIENT, NODE_CLIENT, NODE_SERVING].contains(&signer.as_str()) {
         return Edit::Keep;
@@ -220,7 +220,7 @@ fn step(object: &mut Object, authorization: &Authorization, pki: &Pki, now: Syst
 }
 
 fn sign(
-    object: &Object,
+    object: &StoredObject,
     request: &Request,
     usage: LeafUsage,
     pki: &Pki,
@@ -241,7 +241,7 @@ fn sign(
 /// Why a request for a node's client certificate is approved automatically: its sender may request node certificates,
 /// or renews its own.
 fn approval(
-    object: &Object,
+    object: &StoredObject,
     request: &Request,
     signer: &str,
     authorization: &Authorization,

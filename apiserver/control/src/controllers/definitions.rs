@@ -17,7 +17,7 @@ use self::conditions::is_true;
 use self::names::{AcceptedNames, Holder};
 use super::feed::Feed;
 use super::{Context, NamedTasks};
-use crate::objects::{Edit, Object, member, set_condition, text, v1};
+use crate::objects::{Edit, StoredObject, member, set_condition, text, v1};
 
 const GROUP: &str = "apiextensions.k8s.io";
 
@@ -27,7 +27,7 @@ pub(crate) fn resource() -> Resource {
 
 /// Serves the definitions that were established before a restart. Called before the first request.
 pub(crate) fn publish_stored(
-    definitions: impl Iterator<Item = Object>,
+    definitions: impl Iterator<Item = StoredObject>,
     store: &MemoryStore,
     registry: &Registry,
 ) {
@@ -94,7 +94,7 @@ impl Controller<'_> {
 
     /// Publishes a definition and writes its status. Returns its group if its accepted names changed, so that others
     /// may get released names.
-    async fn establish(&mut self, definition: &Object) -> Option<String> {
+    async fn establish(&mut self, definition: &StoredObject) -> Option<String> {
         let name = definition.key.name();
         let others = self.holders.iter().filter(|(other, _)| *other != name).map(|(_, holder)| holder);
         let accepted_names = names::judge(&definition.value, others, &self.context.registry.catalog().kinds);

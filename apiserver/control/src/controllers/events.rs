@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tombolo_apicore::store::{Revision, Store as _};
 
 use super::Context;
-use crate::objects::{Edit, Object, Objects, core};
+use crate::objects::{Edit, Objects, StoredObject, core};
 
 /// How long an event is kept after it was last written.
 const TTL: Duration = Duration::from_secs(3600);
@@ -30,7 +30,8 @@ pub(super) async fn run(context: &Context) {
 /// Removes the events whose last write has this revision or an older one.
 async fn forget(objects: &Objects, old: Revision) {
     for event in objects.list_raw(&core("events"), None).iter().filter(|event| event.revision <= old) {
-        let still_old = |event: &mut Object| if event.revision <= old { Edit::Remove } else { Edit::Keep };
+        let still_old =
+            |event: &mut StoredObject| if event.revision <= old { Edit::Remove } else { Edit::Keep };
         if let Err(error) = objects.update(&event.key, still_old).await {
             tracing::warn!(key = %event.key, %error, "an old event was not removed");
             break;
@@ -67,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_event_goes_an_hour_after_it_was_written_whatever_it_says() {
+    async fn event_expires_an_hour_after_its_write_whatever_times_it_states() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let event = |name: &str| {
             let never = "2999-01-01T00:00:00Z";

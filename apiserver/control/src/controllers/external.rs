@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_controller_stands_aside_and_begins_again() {
+    async fn controller_pauses_for_an_external_one_and_resumes() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let external = ExternalControllers::new(&objects, true);
         let starts = Cell::new(0);

@@ -62,7 +62,7 @@ mod tests {
     use crate::objects::core;
 
     #[tokio::test]
-    async fn existing_keys_come_first_and_a_short_history_loses_nothing() {
+    async fn existing_keys_come_first_and_a_short_history_loses_no_event() {
         let limits = LogLimits { count: 2, ..LogLimits::default() };
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, limits));
         let create = async |name: &str| {

@@ -10,7 +10,7 @@ use super::Context;
 use super::feed::Feed;
 use crate::bootstrap;
 use crate::flows::{Flows, LEVELS, SCHEMAS, resource};
-use crate::objects::{Edit, Object, set_condition};
+use crate::objects::{Edit, StoredObject, set_condition};
 
 /// How often the objects that every cluster has are checked (kube-apiserver's interval).
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ async fn write(context: &Context, key: &ObjectKey) -> Result<(), StoreError> {
 }
 
 /// Sets the condition of a schema. Returns whether it changed.
-fn judge(schema: &mut Object, flows: &Flows) -> bool {
+fn judge(schema: &mut StoredObject, flows: &Flows) -> bool {
     let level = schema.text("/spec/priorityLevelConfiguration/name");
     let about = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");
     let (status, reason, message) = match flows.has_level(level) {
@@ -76,16 +76,16 @@ mod tests {
     use crate::objects::Objects;
 
     #[tokio::test]
-    async fn a_schema_says_whether_its_level_exists() {
+    async fn flow_schema_reports_whether_its_level_exists() {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let schema =
             json!({"metadata": {"name": "s"}, "spec": {"priorityLevelConfiguration": {"name": "l"}}});
         objects.create(resource(SCHEMAS), schema).await.unwrap();
         let mut schema = objects.get(resource(SCHEMAS), "", "s").unwrap();
         let flows = Flows::default();
-        let said = |schema: &Object| schema.text("/status/conditions/0/status").to_owned();
+        let said = |schema: &StoredObject| schema.text("/status/conditions/0/status").to_owned();
         assert!(judge(&mut schema, &flows) && said(&schema) == "True");
-        assert!(!judge(&mut schema, &flows), "it says so already");
+        assert!(!judge(&mut schema, &flows), "the condition is already set");
         let level =
             objects.create(resource(LEVELS), json!({"metadata": {"name": "l"}, "spec": {}})).await.unwrap();
         flows.apply(&level, false);

@@ -14,7 +14,7 @@ use tombolo_runtime::doubled;
 use super::Context;
 use super::deletion::Deletion;
 use super::ownership::{FOREGROUND, Item, ORPHAN, Ownership, Presence, is_untracked};
-use crate::objects::{Edit, Object, items, member, text};
+use crate::objects::{Edit, StoredObject, items, member, text};
 
 /// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "generic-garbage-collector";
@@ -328,7 +328,7 @@ fn settled(result: Result<(), StoreError>) -> Result<(), ApiError> {
 }
 
 /// Removes a finalizer. An object whose deletion waits for nothing else is removed.
-pub(super) fn without_finalizer(object: &mut Object, finalizer: &str) -> Edit {
+pub(super) fn without_finalizer(object: &mut StoredObject, finalizer: &str) -> Edit {
     let terminating = object.is_terminating();
     let metadata = member(&mut object.value, "metadata");
     let Some(finalizers) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) else {

@@ -138,8 +138,8 @@ mod tests {
 
     /// A user who controls only a node can write pods, and the tree of each may take a hundred times its text.
     #[tokio::test]
-    async fn a_round_over_pods_of_many_parts_holds_none_of_them_as_a_tree() {
-        if !alone(module_path!(), "a_round_over_pods_of_many_parts_holds_none_of_them_as_a_tree") {
+    async fn orphan_pod_scan_keeps_no_parsed_pods() {
+        if !alone(module_path!(), "orphan_pod_scan_keeps_no_parsed_pods") {
             return;
         }
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_must_be_missing_for_a_while() {
+    fn orphan_pods_are_kept_while_a_node_is_missing_briefly() {
         let undone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}});
         let pods = || {
             vec![

@@ -311,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_owner_makes_its_dependents_work() {
+    fn removal_of_an_owner_queues_its_dependents() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "shop", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
         assert_eq!(work(&ownership), ["child"], "new owners are checked");
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
-        assert!(work(&ownership).is_empty(), "nothing changed for the index");
+        assert!(work(&ownership).is_empty(), "the index has not changed");
         ownership.apply(&stored("owner", "shop", json!({})), true);
         let item = ownership.pop().unwrap();
         assert_eq!((item.uid.as_str(), item.owners[0].1), ("child", Presence::Absent));
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_that_waits_looks_again_when_a_dependent_goes() {
+    fn waiting_owner_is_rechecked_when_a_dependent_is_deleted() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "shop", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_in_another_namespace_is_none() {
+    fn owner_in_another_namespace_is_ignored() {
         let ownership = Ownership::default();
         ownership.apply(&stored("owner", "home", json!({})), false);
         ownership.apply(&stored("child", "shop", owned_by(&["owner"])), false);

@@ -11,7 +11,7 @@ use tombolo_proto::object::ObjectKey;
 
 use super::Context;
 use super::feed::Feed;
-use crate::objects::{Edit, Object, member};
+use crate::objects::{Edit, StoredObject, member};
 use crate::quota::{Amounts, Item, is_counted_only, is_ignored, quotas, tracks};
 
 /// How often all objects are counted again if anything was written since. This corrects charges of admission after
@@ -76,7 +76,7 @@ async fn limit(context: &Context, key: &ObjectKey) {
 }
 
 /// Writes a quota's status. Returns the new revision of the quota, if it is known.
-async fn write(context: &Context, quota: &Object, keep: bool) -> Option<Revision> {
+async fn write(context: &Context, quota: &StoredObject, keep: bool) -> Option<Revision> {
     let limits = quota.value.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
     let mut used = measure(context, quota.key.namespace(), &quota.value, &Amounts::read(Some(&limits)));
     let status = |list: &str| Amounts::read(quota.value.pointer(list));

@@ -7,7 +7,7 @@ use tombolo_proto::object::Resource;
 
 use super::Context;
 use super::feed::Feed;
-use crate::objects::{Edit, Object, Objects, core, text, v1};
+use crate::objects::{Edit, Objects, StoredObject, core, text, v1};
 
 /// Label of addresses that the API server's allocator manages.
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
@@ -33,7 +33,7 @@ pub(super) async fn run(context: &Context) {
     }
 }
 
-async fn claim(objects: &Objects, address: Ipv4Addr, service: &Object) {
+async fn claim(objects: &Objects, address: Ipv4Addr, service: &StoredObject) {
     let value = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
         "metadata": {

@@ -16,7 +16,7 @@ use self::conditions::Findings;
 use super::deletion::Deletion;
 use super::feed::Feed;
 use super::{Context, NamedTasks, age_of, is_settled};
-use crate::objects::{Edit, Object, core, items, member, text};
+use crate::objects::{Edit, StoredObject, core, items, member, text};
 
 /// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "namespace-controller";
@@ -54,7 +54,7 @@ async fn until_empty(context: &Context, name: String) {
 }
 
 /// The namespace, if it is being deleted and still has finalizers in `spec`.
-fn to_be_emptied(context: &Context, name: &str) -> Option<Object> {
+fn to_be_emptied(context: &Context, name: &str) -> Option<StoredObject> {
     let namespace = context.objects.get(core("namespaces"), "", name)?;
     let is_left = namespace.is_terminating() && !items(&namespace.value, "/spec/finalizers").is_empty();
     is_left.then_some(namespace)
@@ -73,7 +73,7 @@ async fn step(context: &Context, name: &str) -> bool {
 }
 
 /// Deletes the objects in a namespace, then the namespace. Returns whether nothing is left to do.
-async fn empty(context: &Context, namespace: &Object) -> Result<bool, StoreError> {
+async fn empty(context: &Context, namespace: &StoredObject) -> Result<bool, StoreError> {
     let mut findings = Findings::default();
     let (pods, others): (Vec<_>, Vec<_>) =
         namespaced_resources(context).into_iter().partition(|resource| *resource == core("pods"));
@@ -107,7 +107,7 @@ struct Metadata {
 }
 
 /// Deletes the objects of one resource, and records those that remain.
-async fn clear(context: &Context, namespace: &Object, resource: &Resource, findings: &mut Findings) {
+async fn clear(context: &Context, namespace: &StoredObject, resource: &Resource, findings: &mut Findings) {
     let name = namespace.key.name();
     for object in context.objects.list_raw(resource, Some(name)) {
         let metadata = serde_json::from_slice::<Body>(&object.body()).unwrap_or_default().metadata;
@@ -142,7 +142,7 @@ fn is_overdue(metadata: &Metadata) -> bool {
 }
 
 /// Writes the findings into the namespace's conditions, if they changed.
-async fn report(context: &Context, namespace: &Object, findings: &Findings) -> Result<(), StoreError> {
+async fn report(context: &Context, namespace: &StoredObject, findings: &Findings) -> Result<(), StoreError> {
     let update = context.objects.update(&namespace.key, |current| {
         if current.uid != namespace.uid {
             return Edit::Keep;
@@ -157,7 +157,7 @@ async fn report(context: &Context, namespace: &Object, findings: &Findings) -> R
 }
 
 /// Removes the finalizer in `spec`.
-async fn finish(context: &Context, namespace: &Object) -> Result<(), StoreError> {
+async fn finish(context: &Context, namespace: &StoredObject) -> Result<(), StoreError> {
     let finish = context.objects.update(&namespace.key, |current| {
         if current.uid != namespace.uid {
             return Edit::Keep;

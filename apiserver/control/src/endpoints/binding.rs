@@ -12,7 +12,7 @@ use tombolo_proto::object::ObjectKey;
 
 use super::{ActionResult, boxed, success};
 use crate::admission::topology;
-use crate::objects::{Edit, Object, Objects, core, list_member, member, text, timestamp};
+use crate::objects::{Edit, Objects, StoredObject, core, list_member, member, text, timestamp};
 
 /// Binds pods.
 pub(crate) struct Bindings(pub(crate) Objects);
@@ -108,7 +108,7 @@ impl BindingTarget {
         Ok(Self { node: node.to_owned(), uid: uid.to_owned(), version })
     }
 
-    fn check(&self, pod: &Object) -> Result<(), ApiError> {
+    fn check(&self, pod: &StoredObject) -> Result<(), ApiError> {
         let name = pod.key.name();
         let conflict = |why: String| Err(ApiError::conflict("", "pods/binding", name, &why));
         // kube-apiserver's messages for the next two errors also contain the etcd key.
@@ -143,7 +143,7 @@ impl BindingTarget {
         Ok(())
     }
 
-    fn bind(&self, pod: &mut Object, binding: &Value, labels: &Map<String, Value>) {
+    fn bind(&self, pod: &mut StoredObject, binding: &Value, labels: &Map<String, Value>) {
         member(&mut pod.value, "spec").insert("nodeName".into(), json!(self.node));
         let annotations = binding.pointer("/metadata/annotations").and_then(Value::as_object);
         for (part, added) in [("annotations", annotations), ("labels", Some(labels))] {
@@ -178,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    async fn pod() -> (Objects, Object) {
+    async fn pod() -> (Objects, StoredObject) {
         let objects = Objects::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
         let pod = json!({"metadata": {"namespace": "shop", "name": "p"}, "status": {"phase": "Pending"}});
         objects.create(core("pods"), pod).await.unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pod_is_bound_once_and_only_its_own_incarnation() {
+    async fn pod_is_bound_once_and_only_by_its_uid() {
         let (_, mut pod) = pod().await;
         let binding =
             json!({"metadata": {"annotations": {"a": "b"}}, "target": {"kind": "Node", "name": "n"}});
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_is_of_the_pod_of_its_path() {
+    fn binding_must_name_the_pod_of_its_path() {
         let binding = json!({"metadata": {"name": "q"}, "target": {"name": "n"}});
         assert_eq!(pod_name(&asked(""), &binding).unwrap(), "q");
         let refused = pod_name(&asked("binding"), &binding).unwrap_err();

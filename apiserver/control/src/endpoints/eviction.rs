@@ -15,7 +15,7 @@ use tombolo_apicore::store::StoreError;
 use super::{ActionResult, boxed, success};
 use crate::admission::node_restriction;
 use crate::controllers::deletion::{Deletion, Deletions};
-use crate::objects::{Object, Objects, core, items, member, text, timestamp, v1};
+use crate::objects::{Objects, StoredObject, core, items, member, text, timestamp, v1};
 use crate::selector::selects;
 
 /// Number of tries when others change the pod or the budget meanwhile.
@@ -94,7 +94,7 @@ impl Evictions {
 
     /// Decides about a pod. If a budget covers it and allows a disruption, one is charged; if it allows none, the
     /// eviction is refused.
-    async fn judge(&self, pod: &Object, dry_run: bool) -> Result<BudgetDecision, ApiError> {
+    async fn judge(&self, pod: &StoredObject, dry_run: bool) -> Result<BudgetDecision, ApiError> {
         match pod.text("/status/phase") {
             "Succeeded" | "Failed" => return Ok(BudgetDecision::Free),
             _ if pod.is_terminating() => return Ok(BudgetDecision::Free),
@@ -117,8 +117,8 @@ impl Evictions {
     /// Charges one disruption to a budget, and records the pod in it.
     async fn spend(
         &self,
-        mut budget: Object,
-        pod: &Object,
+        mut budget: StoredObject,
+        pod: &StoredObject,
         dry_run: bool,
     ) -> Result<BudgetDecision, ApiError> {
         let left = allowed(&budget)?;
@@ -138,7 +138,7 @@ impl Evictions {
 }
 
 /// The options of the deletion, with the UID of the checked pod as precondition, and its revision if it is pinned.
-fn options(wanted: Option<&Value>, pod: &Object, pinned: bool) -> Value {
+fn options(wanted: Option<&Value>, pod: &StoredObject, pinned: bool) -> Value {
     let mut options = wanted.cloned().unwrap_or_else(|| json!({}));
     let conditions = member(&mut options, "preconditions");
     let unset = |conditions: &serde_json::Map<String, Value>, name: &str| {
@@ -176,7 +176,7 @@ fn number(budget: &Value, field: &str) -> i64 {
 ///
 /// # Errors
 /// 429 when it allows none or its last change is not processed yet, 403 when its status is invalid.
-fn allowed(budget: &Object) -> Result<i64, ApiError> {
+fn allowed(budget: &StoredObject) -> Result<i64, ApiError> {
     let name = budget.key.name();
     let refused = |why: &str, seconds: u32| {
         let message = "Cannot evict pod as it would violate the pod's disruption budget.";

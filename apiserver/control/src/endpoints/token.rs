@@ -17,7 +17,7 @@ use crate::admission::node_restriction;
 use crate::admission::service_account::TOKEN_SECONDS;
 use crate::authn::now;
 use crate::authn::tokens::{ISSUER, TokenKey};
-use crate::objects::{Object, Objects, core, items, member, text, timestamp};
+use crate::objects::{Objects, StoredObject, core, items, member, text, timestamp};
 
 /// API group of the request's kind.
 const GROUP: &str = "authentication.k8s.io";
@@ -97,7 +97,7 @@ impl Tokens {
     }
 
     /// The objects that the token is bound to.
-    fn claim(&self, account: &Object, body: &Value) -> Result<KubernetesClaim, ApiError> {
+    fn claim(&self, account: &StoredObject, body: &Value) -> Result<KubernetesClaim, ApiError> {
         let mut claim = KubernetesClaim {
             namespace: account.key.namespace().to_owned(),
             node: None,
@@ -143,7 +143,7 @@ impl Tokens {
         resource: Resource,
         namespace: &str,
         reference: &Value,
-    ) -> Result<Object, ApiError> {
+    ) -> Result<StoredObject, ApiError> {
         let (name, uid) = (text(reference, "/name"), text(reference, "/uid"));
         let plural = resource.name.to_string();
         let object = self.objects.get(resource, namespace, name);
@@ -158,7 +158,7 @@ impl Tokens {
     }
 
     /// The node that a pod is bound to; without a UID when the node does not exist yet.
-    fn node_of(&self, pod: &Object) -> Option<BoundObject> {
+    fn node_of(&self, pod: &StoredObject) -> Option<BoundObject> {
         let name = Some(pod.text("/spec/nodeName")).filter(|name| !name.is_empty())?;
         let node = self.objects.get(core("nodes"), "", name);
         Some(
@@ -170,7 +170,7 @@ impl Tokens {
     }
 }
 
-fn bound(object: &Object) -> BoundObject {
+fn bound(object: &StoredObject) -> BoundObject {
     BoundObject { name: object.key.name().to_owned(), uid: object.uid.to_string() }
 }
 
@@ -194,7 +194,7 @@ fn audiences(body: &Value) -> Vec<String> {
 
 /// Completes the response with defaults. A kubelet behind a KubeEdge edge omits version and kind in its request, and
 /// its edge reads them from the response.
-fn answer(body: &mut Value, account: &Object, seconds: i64, audiences: &[String]) {
+fn answer(body: &mut Value, account: &StoredObject, seconds: i64, audiences: &[String]) {
     body["apiVersion"] = "authentication.k8s.io/v1".into();
     body["kind"] = "TokenRequest".into();
     let metadata = member(body, "metadata");

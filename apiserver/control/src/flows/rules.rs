@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_speak_of_resources_and_of_paths() {
+    fn flow_rules_match_resources_and_paths() {
         let rule = FlowSchemaRule::read(&json!({
             "subjects": [{"kind": "User", "user": {"name": "*"}}],
             "resourceRules": [

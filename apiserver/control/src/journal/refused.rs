@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_back_and_damage_is_noticed() {
+    fn refused_file_reads_back_and_damage_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         let journal = dir.path().join("journal");
         assert_eq!(Refused::kept(&journal).unwrap(), None);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_reads_back_and_damage_is_noticed() {
+    fn row_reads_back_and_damage_is_detected() {
         let key_ = ObjectKey::new(Resource::new("apps", "v1", "deployments"), "shop", "till");
         let object = Stored::new(key_, Uid::parse("6b1c").unwrap(), Revision(7), Bytes::from_static(b"{}"));
         let (key, row) = (key(&object.key), encode(&object));

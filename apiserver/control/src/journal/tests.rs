@@ -21,7 +21,7 @@ fn names(restored: &Restored) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_restart_finds_the_last_state_and_the_revision_of_a_deletion() {
+fn restart_restores_the_state_and_the_revision_of_a_deletion() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let (journal, restored) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();
@@ -100,7 +100,7 @@ fn refuses_late(disk: &Disk) -> StoreError {
 }
 
 #[test]
-fn a_batch_that_was_refused_is_not_there_after_a_restart() {
+fn refused_batch_is_absent_after_a_restart() {
     let disk = Disk::new();
     let refused = refuses_late(&disk);
     assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
@@ -118,13 +118,40 @@ fn a_batch_that_was_refused_is_not_there_after_a_restart() {
 }
 
 #[test]
-fn what_can_neither_be_undone_nor_noted_is_said_to_be_unknown() {
+fn write_that_can_neither_be_undone_nor_noted_is_reported_as_unknown() {
     let disk = Disk::new();
     // Blocks the file to which the old rows are written.
     std::fs::create_dir(disk.folder.path().join("journal.refused.new")).unwrap();
     let refused = refuses_late(&disk);
     assert!(matches!(refused, StoreError::Unavailable { .. }), "{refused}");
     assert!(refused.to_string().contains("not known until the disk works again"), "{refused}");
+}
+
+/// Another batch gets the same revisions, by which the next start would take it for the refused one.
+#[test]
+fn note_about_a_refused_batch_is_removed_before_the_next_write() {
+    let disk = Disk::new();
+    let noted = refused::path(&disk.folder.path().join("journal"));
+    let (journal, _) = on(&disk);
+    journal.append(&[entry("a", 1, false)]).unwrap();
+    disk.late.store(true, Ordering::SeqCst);
+    journal.append(&[entry("b", 2, false)]).unwrap_err();
+    assert!(noted.exists());
+    disk.late.store(false, Ordering::SeqCst);
+    // A note that cannot be removed lets no other batch in.
+    let kept = std::fs::read(&noted).unwrap();
+    std::fs::remove_file(&noted).unwrap();
+    std::fs::create_dir(&noted).unwrap();
+    let refused = journal.append(&[entry("b", 2, false)]).unwrap_err();
+    assert!(matches!(refused, StoreError::NotStored { .. }), "{refused}");
+    std::fs::remove_dir(&noted).unwrap();
+    std::fs::write(&noted, kept).unwrap();
+    journal.append(&[entry("b", 2, false)]).unwrap();
+    assert!(!noted.exists());
+    drop(journal);
+    let (_, restored) = on(&disk);
+    assert_eq!(names(&restored), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    assert_eq!(restored.revision, Revision(2));
 }
 
 #[test]
@@ -145,7 +172,7 @@ fn a_full_disk_refuses_and_recovers_without_a_restart() {
 }
 
 #[test]
-fn a_refused_batch_that_reached_the_disk_is_taken_back() {
+fn refused_batch_that_reached_the_disk_is_undone() {
     let disk = Disk::new();
     let (journal, _) = on(&disk);
     journal.append(&[entry("a", 1, false), entry("b", 2, false)]).unwrap();
@@ -172,7 +199,7 @@ fn a_damaged_file_is_reported_with_its_path() {
 }
 
 #[test]
-fn a_closed_journal_leaves_the_file_to_the_next() {
+fn closed_journal_releases_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let (first, _) = RedbJournal::open(&path, Box::new(file_storage)).unwrap();

@@ -12,7 +12,7 @@ fn open(dir: &Path, now: SystemTime) -> Pki {
 }
 
 #[test]
-fn a_restart_reads_what_the_first_start_made() {
+fn restart_reads_the_credentials_of_the_first_start() {
     let dir = tempfile::tempdir().unwrap();
     let now = SystemTime::now();
     let first = open(dir.path(), now);
@@ -25,7 +25,7 @@ fn a_restart_reads_what_the_first_start_made() {
 }
 
 #[test]
-fn a_crash_while_the_folder_was_filled_leaves_no_half_of_it() {
+fn crash_during_creation_leaves_no_partial_credentials() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("pki.new")).unwrap();
     fs::write(dir.path().join("pki.new/ca.crt"), "half").unwrap();
@@ -68,7 +68,7 @@ fn the_administrator_is_in_system_masters_and_signed_by_the_authority() {
 }
 
 #[test]
-fn a_kill_between_certificate_and_key_leaves_a_pair() {
+fn kill_between_certificate_and_key_leaves_a_matching_pair() {
     let now = SystemTime::now();
     let later = now + LEAF_LIFE / 2 + CLOCK_SKEW;
     let dir = tempfile::tempdir().unwrap();
@@ -95,7 +95,7 @@ fn a_kill_between_certificate_and_key_leaves_a_pair() {
 }
 
 #[test]
-fn a_renewal_that_cannot_be_written_keeps_the_pair_that_is() {
+fn unwritable_renewal_keeps_the_present_pair() {
     let now = SystemTime::now();
     let dir = tempfile::tempdir().unwrap();
     let pki = open(dir.path(), now);

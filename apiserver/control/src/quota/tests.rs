@@ -8,7 +8,7 @@ fn usage(group: &str, resource: &str, object: &Value) -> String {
 
 /// The expected amounts are those of kube-apiserver's evaluators.
 #[test]
-fn pods_use_what_their_containers_ask_for_together() {
+fn pod_quota_usage_is_the_sum_of_its_containers() {
     let needs = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"cpu": "2"}});
     let pod = json!({"spec": {
         "containers": [{"name": "a", "resources": needs("500m")}, {"name": "b", "resources": needs("1")}],
@@ -73,7 +73,7 @@ fn names_belong_to_the_kinds_that_use_them() {
 }
 
 #[test]
-fn scopes_choose_pods() {
+fn quota_scopes_select_pods() {
     let scoped = |scopes: Value| json!({"spec": scopes, "status": {"hard": {"pods": "1"}}});
     let counts =
         |quota: &Value, pod: &Value| Item { group: "", resource: "pods", object: pod }.counts_against(quota);

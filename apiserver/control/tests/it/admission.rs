@@ -8,7 +8,7 @@ use crate::harness::{Api, DEADLINE, Server};
 const NAMESPACE: &str = "/api/v1/namespaces/default";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_refuses_what_is_too_much_and_gives_back() {
+async fn quota_refuses_excess_and_releases_usage() {
     let server = Server::start().await;
     let api = server.api().await;
     let maps = format!("{NAMESPACE}/configmaps");

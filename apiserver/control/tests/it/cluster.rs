@@ -121,7 +121,7 @@ async fn dependents_follow_their_owners() {
 
 /// Owners that are not in the index, and invalid owners (Kubernetes: owners and dependents).
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
+async fn object_is_not_collected_while_its_owner_exists_or_is_unknown() {
     let server = Server::start().await;
     let api = server.api().await;
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -160,7 +160,7 @@ async fn nothing_is_collected_while_its_owner_is_there_or_cannot_be_told() {
 
 /// An ExternalName Service gets no address, and keeps none when its type changes.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_address_is_kept_that_was_never_allocated() {
+async fn service_loses_an_address_that_was_never_allocated_to_it() {
     let server = Server::start().await;
     let api = server.api().await;
     let services = "/api/v1/namespaces/default/services";
@@ -192,7 +192,7 @@ fn definition() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_definition_is_served_and_takes_its_objects_along() {
+async fn deleted_definition_deletes_its_objects() {
     let server = Server::start().await;
     let api = server.api().await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -64,7 +64,7 @@ fn with_version(object: &Value, version: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_get_addresses_that_nobody_else_has() {
+async fn services_get_unique_addresses() {
     let server = Server::start().await;
     let api = server.api().await;
     let services = "/api/v1/namespaces/default/services";

@@ -43,7 +43,7 @@ async fn a_restart_keeps_objects_identities_and_revisions() {
 
 /// After a restart the older history is gone. A watcher that needs it gets 410, lists again, and misses nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_of_kube_rs_goes_on_across_a_restart() {
+async fn kube_rs_watcher_resumes_across_a_restart() {
     let server = Server::start().await;
     let api = server.api().await;
     let map = |name: &str| json!({"metadata": {"name": name}, "data": {"at": "first"}});

@@ -173,7 +173,7 @@ async fn answers(admin: &Api) -> Vec<Answered> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_grants_what_they_do_not_have() {
+async fn nobody_can_grant_more_than_they_have() {
     let server = Server::start().await;
     let answers = answers(&server.api().await).await;
     let wrong: Vec<String> = answers

@@ -28,7 +28,7 @@ async fn evict(api: &Api, name: &str) -> (u16, Value) {
 async fn budget(api: &Api, allowed: i64) {
     let spec = json!({"minAvailable": 2, "selector": {"matchLabels": {"app": "till"}}});
     let budget = api.create(BUDGETS, &json!({"metadata": {"name": "b"}, "spec": spec})).await;
-    assert_eq!(evict(api, "a").await.0, 429, "nobody has looked at the budget yet");
+    assert_eq!(evict(api, "a").await.0, 429, "the controller has not processed the budget yet");
     let status = json!({"status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2,
         "expectedPods": 3, "observedGeneration": budget["metadata"]["generation"]}});
     let (code, answer) = api.merge(&format!("{BUDGETS}/b/status"), &status).await;
@@ -36,7 +36,7 @@ async fn budget(api: &Api, allowed: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn evictions_at_once_spend_a_budget_once() {
+async fn concurrent_evictions_spend_a_budget_once() {
     let server = Server::start().await;
     let api = server.api().await;
     api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
@@ -57,7 +57,7 @@ async fn evictions_at_once_spend_a_budget_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn actions_are_judged_by_policies() {
+async fn policies_apply_to_actions() {
     let server = Server::start().await;
     let api = server.api().await;
     api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
@@ -85,7 +85,7 @@ async fn actions_are_judged_by_policies() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn policies_change_what_actions_carry() {
+async fn policies_can_change_the_content_of_actions() {
     let server = Server::start().await;
     let api = server.api().await;
     api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
@@ -130,7 +130,7 @@ async fn policies_change_what_actions_carry() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_in_the_body_spends_and_deletes_nothing() {
+async fn dry_run_in_the_body_spends_no_budget_and_deletes_nothing() {
     let server = Server::start().await;
     let api = server.api().await;
     api.wait_code(&format!("{NAMESPACE}/serviceaccounts/default"), 200).await;
@@ -165,7 +165,7 @@ async fn a_dry_run_in_the_body_spends_and_deletes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn services_that_are_created_at_once_share_nothing() {
+async fn concurrently_created_services_share_no_address_or_port() {
     let server = Server::start().await;
     let api = server.api().await;
     let service = |name: String| json!({"metadata": {"name": name}, "spec": {"type": "NodePort", "ports": [{"port": 80}, {"port": 81, "name": "b"}]}});

@@ -28,7 +28,7 @@ async fn with_token(api: &Api, method: &str, path: &str, token: &str) -> (u16, V
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_speaks_for_its_account_while_its_pod_lives() {
+async fn token_authenticates_its_account_while_its_pod_exists() {
     let server = Server::start().await;
     let (api, stranger) = (server.api().await, stranger(&server).await);
     api.wait_code("/api/v1/namespaces/default/serviceaccounts/default", 200).await;
@@ -70,7 +70,7 @@ async fn a_token_speaks_for_its_account_while_its_pod_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_gets_a_certificate_and_is_itself() {
+async fn node_gets_a_certificate_and_its_identity() {
     let server = Server::start().await;
     let api = server.api().await;
     let group =

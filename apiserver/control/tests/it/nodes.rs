@@ -184,7 +184,7 @@ async fn node_a_gets_the_same_answers_as_from_the_real_server() {
 
 /// A node cannot make objects too large: as a tree, an object takes many times its text.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_makes_nothing_larger_than_cloudcore_reads() {
+async fn node_cannot_grow_an_object_beyond_what_cloudcore_parses() {
     let server = Server::start().await;
     let api = server.api().await;
     api.create("/api/v1/namespaces", &json!({"metadata": {"name": "shop"}})).await;

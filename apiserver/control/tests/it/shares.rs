@@ -26,7 +26,7 @@ async fn report(api: &Api, node: &str, name: &str, bytes: usize) -> (u16, String
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_has_filled_its_share_of_the_store_keeps_nobody_else_from_writing() {
+async fn node_with_a_full_store_share_does_not_block_other_writers() {
     let server = Server::start_with_store(STORE_LEN).await;
     let api = server.api().await;
     let mut reported = 0;
@@ -45,7 +45,7 @@ async fn a_node_that_has_filled_its_share_of_the_store_keeps_nobody_else_from_wr
     assert_eq!(
         report(&api, "a", "again", 200 * 1024).await,
         (201, String::new()),
-        "what is gone takes nothing"
+        "deleted objects do not count"
     );
     server.stop().await;
 }

@@ -59,8 +59,8 @@ fn words(command: &str) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn subcommands_store_what_they_store_on_the_real_server() {
-    cluster_or_skip!("embedded::subcommands_store_what_they_store_on_the_real_server");
+async fn kubectl_subcommands_store_the_same_objects_as_on_kube_apiserver() {
+    cluster_or_skip!("embedded::kubectl_subcommands_store_the_same_objects_as_on_kube_apiserver");
     let plane =
         ControlPlane::start(ControlPlaneOptions { controllers: false, ..ControlPlaneOptions::default() })
             .await

@@ -61,7 +61,7 @@ fn the_first_form_that_can_be_written_is_chosen() {
 }
 
 #[test]
-fn people_get_indented_json() {
+fn interactive_clients_get_indented_json() {
     let pretty = |agent: &'static str, accept: &'static str, query: &str| {
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));

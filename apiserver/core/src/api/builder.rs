@@ -19,8 +19,8 @@ use crate::auth::{
 use crate::backend::{Endpoint, WriteBackend, WriteReply, WriteRequest};
 use crate::body::Body;
 use crate::connection_slots::CONNECTIONS_MAX;
-use crate::load::{Activity, Load, WATCHES_MAX};
 use crate::registry::Registry;
+use crate::request_limits::{Activity, RequestLimits, WATCHES_MAX};
 use crate::senders::Senders;
 use crate::sources::{Single, Sources};
 use crate::status::ApiError;
@@ -73,7 +73,7 @@ pub(crate) struct Parts {
     pub(crate) info: ServerInfo,
     pub(crate) rng: Mutex<StdRng>,
     pub(crate) stop: CancellationToken,
-    pub(crate) load: Arc<Load>,
+    pub(crate) limits: Arc<RequestLimits>,
     pub(crate) connections_max: usize,
 }
 
@@ -102,7 +102,7 @@ impl Builder {
             info: ServerInfo::default(),
             rng: Mutex::new(StdRng::from_os_rng()),
             stop: CancellationToken::new(),
-            load: Arc::new(Load::new(WATCHES_MAX)),
+            limits: Arc::new(RequestLimits::new(WATCHES_MAX)),
             connections_max: CONNECTIONS_MAX,
         };
         Self { parts }
@@ -196,20 +196,20 @@ impl Builder {
 
     /// Maximum number of concurrent watches. Default: [`WATCHES_MAX`].
     pub fn watches_max(mut self, max: usize) -> Self {
-        self.load().watches_max = max;
+        self.limits().watches_max = max;
         self
     }
 
     /// Maximum number of bytes of answers in transit to clients. Default: [`crate::api::ANSWERS_LEN_MAX`].
     pub fn answers_len_max(mut self, max: usize) -> Self {
-        self.load().answers_len_max = max;
+        self.limits().answers_len_max = max;
         self
     }
 
     /// Maximum number of bytes of request bodies being received; it should hold several of the largest ones. Default:
     /// [`crate::api::BODIES_LEN_MAX`].
     pub fn bodies_len_max(mut self, max: usize) -> Self {
-        self.load().bodies_len_max = max;
+        self.limits().bodies_len_max = max;
         self
     }
 
@@ -225,21 +225,21 @@ impl Builder {
     /// ([`crate::senders`]), and unauthenticated connections make room for others. For servers that many clients can
     /// reach. Default: first come, first served.
     pub fn shared_out(mut self) -> Self {
-        self.load().senders = Some(Senders::default());
+        self.limits().senders = Some(Senders::default());
         self
     }
 
     /// Like [`Self::shared_out`], for a server on a node: every address is a sender of its own there, since each pod
     /// has one, and `owner`, the user of the node's own components, is not limited.
     pub fn shared_out_among_pods(mut self, owner: &str) -> Self {
-        self.load().senders = Some(Senders::on_node_of(owner));
+        self.limits().senders = Some(Senders::on_node_of(owner));
         self
     }
 
     /// The current activity of the server, for metrics. No limit can be set after this call.
     pub fn activity(&self) -> impl Fn() -> Activity + Send + Sync + 'static {
-        let load = Arc::clone(&self.parts.load);
-        move || load.activity()
+        let limits = Arc::clone(&self.parts.limits);
+        move || limits.activity()
     }
 
     /// When the token is cancelled, watches end cleanly and `/readyz` fails.
@@ -248,8 +248,8 @@ impl Builder {
         self
     }
 
-    fn load(&mut self) -> &mut Load {
-        Arc::get_mut(&mut self.parts.load).expect("nobody is served before the server is finished")
+    fn limits(&mut self) -> &mut RequestLimits {
+        Arc::get_mut(&mut self.parts.limits).expect("no request is served before the server is built")
     }
 
     /// The finished server.

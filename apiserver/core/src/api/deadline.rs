@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_may_ask_for_less_time_than_there_is() {
+    fn clients_may_shorten_the_deadline() {
         let pods = "/api/v1/namespaces/default/pods";
         let seconds =
             |query: &str| time_of(&Method::GET, pods, query).map(|time| time.map(|t| t.as_secs_f64()));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_and_streams_take_as_long_as_they_take() {
+    fn watches_and_streams_have_no_deadline() {
         let pod = "/api/v1/namespaces/default/pods/a";
         for (method, path, query) in [
             (Method::GET, "/api/v1/pods".to_owned(), "watch=1&timeout=nothing"),

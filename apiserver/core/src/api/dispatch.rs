@@ -21,13 +21,13 @@ use crate::gofmt;
 use crate::input;
 use crate::kinds::{KindInfo, scale_kind};
 use crate::list::{self, ListRequest};
-use crate::load::{BODY_LEN_MAX, Receiving, Slot, too_many_bodies};
 use crate::patch;
 use crate::protobuf::{self, Expected, Typed};
 use crate::query::params::{self, ListParams, OptionsKind, write_options};
 use crate::query::path::{ResourcePath, Target};
 use crate::registry::Catalog;
-use crate::selector::Selection;
+use crate::request_limits::{BODY_LEN_MAX, Receiving, Slot, too_many_bodies};
+use crate::selector::RequestSelection;
 use crate::senders::Sender;
 use crate::sources::Read;
 use crate::status::ApiError;
@@ -110,7 +110,7 @@ impl ApiServer {
         let encoder = Encoder::new(kind, accepted.form, &admitted.query.params)?;
         if path.subresource.as_deref() == Some("scale") {
             let body = stored.body();
-            let mut read = Receiving::begin(&self.parts.load, &admitted.sender);
+            let mut read = Receiving::begin(&self.parts.limits, &admitted.sender);
             read.beside(&body)?;
             let scale = || crate::scale::of(kind, &kind.read(&body).unwrap_or_default());
             let scale = run_blocking_if_large(payer, body.len(), scale).await??;
@@ -136,7 +136,7 @@ impl ApiServer {
         encoder: &Encoder<'_>,
         items: &[Arc<Stored>],
     ) -> Result<Receiving, ApiError> {
-        let mut trees = Receiving::begin(&self.parts.load, &admitted.sender);
+        let mut trees = Receiving::begin(&self.parts.limits, &admitted.sender);
         match encoder.tree_bytes(items) {
             0 => {}
             bytes => trees.makes(bytes)?,
@@ -451,10 +451,14 @@ fn check_name(name: &str) -> Result<(), ApiError> {
     Err(ApiError::bad_request(format!("Name parameter invalid: {}: {odd}", gofmt::quoted(name))))
 }
 
-fn selection(admitted: &Admitted, kind: &KindInfo, path: &ResourcePath) -> Result<Selection, ApiError> {
+fn selection(
+    admitted: &Admitted,
+    kind: &KindInfo,
+    path: &ResourcePath,
+) -> Result<RequestSelection, ApiError> {
     let text = |name: &str| admitted.query.params.first(name).unwrap_or_default();
     let (labels, fields) = (text("labelSelector"), text("fieldSelector"));
-    let mut selection = Selection::parse(kind, path.one_namespace(), labels, fields)?;
+    let mut selection = RequestSelection::parse(kind, path.one_namespace(), labels, fields)?;
     if let (true, Some(name)) = (path.verb.is_some(), &path.name) {
         if selection.fields.fixed("metadata.name").is_some_and(|other| other != name) {
             return Err(ApiError::bad_request("fieldSelector metadata.name doesn't match requested name"));
@@ -514,7 +518,7 @@ impl ApiServer {
             return Err(ApiError::too_large(BODY_LEN_MAX));
         }
         let (mut bytes, mut received) = (Vec::new(), 0);
-        let mut receiving = Receiving::begin(&self.parts.load, sender);
+        let mut receiving = Receiving::begin(&self.parts.limits, sender);
         let mut request_body = std::pin::pin!(request_body);
         loop {
             let frame = tokio::time::timeout(BODY_STALL_MAX, request_body.frame());

@@ -62,7 +62,7 @@ async fn ends(work: Work) -> Result<usize, ApiError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn long_work_holds_up_nobody_and_has_a_bound() {
+async fn long_blocking_work_is_bounded_and_delays_no_other_request() {
     let _alone = ALONE.lock().await;
     let works = Works::new();
     let all: Vec<_> = (0..=BLOCKING_MAX).map(|_| works.of("own", &Payer::default())).collect();
@@ -85,7 +85,7 @@ async fn long_work_holds_up_nobody_and_has_a_bound() {
 
 /// One sender has an endless supply of slow expressions: another one's are next, however many of the first wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itself() {
+async fn one_sender_gets_half_of_the_blocking_slots_and_queues_behind_itself() {
     let _alone = ALONE.lock().await;
     let (works, [eve, bob, ann]) = (Works::new(), payers());
     let mut slow: Vec<_> = (0..10).map(|_| works.of("eve", &eve)).collect();
@@ -93,7 +93,11 @@ async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itse
         assert_eq!(works.next(), "eve");
     }
     let others = [works.of("bob", &bob), works.of("bob", &bob)];
-    assert_eq!([works.next(), works.next()], ["bob", "bob"], "there are places, and eight of hers wait");
+    assert_eq!(
+        [works.next(), works.next()],
+        ["bob", "bob"],
+        "slots are free, and eight of this client's calls wait"
+    );
     assert_eq!(works.running.load(Ordering::SeqCst), BLOCKING_MAX);
     // Ann is first in the common queue, since Eve has no more entries in it.
     let mut next = Box::pin(run_blocking(&ann, || ()));
@@ -107,7 +111,7 @@ async fn one_sender_has_half_of_the_places_for_expressions_and_waits_behind_itse
 
 /// The clock is paused: it advances only while every task waits.
 #[tokio::test(start_paused = true)]
-async fn who_waits_too_long_for_expressions_is_told_to_come_again() {
+async fn request_that_queues_too_long_for_a_blocking_slot_gets_retry_after() {
     let _alone = ALONE.lock().await;
     let [eve, bob, _] = payers();
     let _running = (eve.turn().await, eve.turn().await);

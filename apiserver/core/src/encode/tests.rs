@@ -19,8 +19,8 @@ fn pod(parts: usize) -> Stored {
 /// The author of an object determines how much memory its tree takes, and a client that lists it as a Table would cause
 /// it to be read.
 #[test]
-fn a_row_of_an_object_of_very_many_parts_says_its_name_alone() {
-    if !alone(module_path!(), "a_row_of_an_object_of_very_many_parts_says_its_name_alone") {
+fn table_row_of_a_huge_object_shows_only_name_and_age() {
+    if !alone(module_path!(), "table_row_of_a_huge_object_shows_only_name_and_age") {
         return;
     }
     let kinds = Kinds::builtin();

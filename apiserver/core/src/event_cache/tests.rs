@@ -24,7 +24,7 @@ fn configmaps() -> Arc<KindInfo> {
 }
 
 #[test]
-fn lines_are_kept_apart_by_what_they_depend_on_and_the_oldest_goes_first() {
+fn event_lines_are_cached_by_their_form_and_the_oldest_is_evicted() {
     let (kind, other) = (configmaps(), configmaps());
     let shown = EventCache::new(100);
     let ask = |key: &ShownKey, len: usize| shown.line(key, || vec![b'x'; len].into()).len();
@@ -32,7 +32,7 @@ fn lines_are_kept_apart_by_what_they_depend_on_and_the_oldest_goes_first() {
     assert_eq!(ask(&key(&kind, 1), 1), 40, "kept");
     assert_eq!(ask(&key(&other, 1), 30), 30, "another edition of the kind");
     assert_eq!(ask(&ShownKey { event: "DELETED", ..key(&kind, 1) }, 30), 30);
-    assert_eq!(ask(&key(&kind, 2), 10), 10, "over the bound: the first line goes");
+    assert_eq!(ask(&key(&kind, 2), 10), 10, "beyond the bound, the first line is dropped");
     assert_eq!(shown.lines.lock().bytes, 70);
     assert_eq!(ask(&key(&kind, 1), 5), 5, "encoded again");
     assert_eq!(ask(&key(&kind, 3), 1000), 1000, "too large to be kept");
@@ -42,7 +42,7 @@ fn lines_are_kept_apart_by_what_they_depend_on_and_the_oldest_goes_first() {
 
 /// Writers of large objects cannot fill the memory with events that no watcher reads, and slow watchers share one copy.
 #[test]
-fn a_long_line_that_is_not_kept_is_the_same_for_all_who_have_it() {
+fn uncached_long_line_is_shared_by_its_readers() {
     let kind = configmaps();
     let shown = EventCache::new(100);
     let ask = |revision: u64| shown.line(&key(&kind, revision), || vec![b'x'; PASSING_LEN_MIN].into());
@@ -53,7 +53,7 @@ fn a_long_line_that_is_not_kept_is_the_same_for_all_who_have_it() {
     assert_eq!(ENCODED.get() - before, 2);
     drop(first);
     ask(1);
-    assert_eq!(ENCODED.get() - before, 3, "nobody has had it");
+    assert_eq!(ENCODED.get() - before, 3, "no watcher has received it");
     assert_eq!(shown.lines.lock().bytes, 0);
 }
 

@@ -36,7 +36,7 @@ fn a_stream_sees_every_change_once() {
 }
 
 #[test]
-fn of_large_changes_a_stream_takes_few_at_once() {
+fn watch_stream_buffers_few_large_changes() {
     let log = log(100, 1 << 30);
     for (revision, length) in (11..).zip([1, BATCH_LEN_MAX / 2, BATCH_LEN_MAX / 2, 4 * BATCH_LEN_MAX, 1, 1]) {
         log.push(change(revision, length));
@@ -48,7 +48,7 @@ fn of_large_changes_a_stream_takes_few_at_once() {
 }
 
 #[test]
-fn what_is_older_than_the_log_has_expired() {
+fn revisions_older_than_the_log_have_expired() {
     let log = log(2, 1 << 20);
     assert!(log.subscribe(Revision(9)).is_err());
     let mut slow = log.subscribe(Revision(10)).unwrap();
@@ -81,13 +81,13 @@ fn bytes_are_bounded_over_all_histories_and_the_largest_is_shortened() {
     push(&large, 17, 5000);
     push(&large, 18, 5000);
     let left = large.subscribe(Revision(16)).unwrap().poll_ready().unwrap();
-    assert_eq!(revisions(&left), [17, 18], "the newest stay whatever they weigh");
+    assert_eq!(revisions(&left), [17, 18], "the newest events are kept, regardless of their size");
     drop((large, left));
     assert_eq!(histories.bytes(), 100, "what is dropped counts no longer");
 }
 
 #[test]
-fn a_body_counts_with_the_change_that_replaces_it() {
+fn replaced_body_counts_with_its_replacing_change() {
     let histories = Histories::new(LogLimits::default());
     let log = histories.log(Revision(10));
     let first = Arc::clone(&change(11, 10).object);
@@ -105,7 +105,7 @@ fn a_body_counts_with_the_change_that_replaces_it() {
 }
 
 #[test]
-fn an_idle_stream_survives_compaction_of_what_it_does_not_need() {
+fn idle_stream_survives_compaction() {
     let log = log(100, 1 << 20);
     let mut idle = log.subscribe(Revision(10)).unwrap();
     let mut behind = log.subscribe(Revision(10)).unwrap();

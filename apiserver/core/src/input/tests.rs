@@ -11,7 +11,7 @@ fn media_types_decide_how_a_body_is_read() {
 }
 
 #[test]
-fn keys_of_yaml_that_come_twice_are_told_with_the_line_of_their_value() {
+fn duplicate_yaml_keys_are_reported_with_their_line() {
     let text = b"\na: 1\nspec:\n  b: x\n  b: z\n  c:\n  - d: 1\n    d:\n      e: 2\na: 2\n";
     let (value, strict) = parse_yaml(text).unwrap();
     assert_eq!(value, serde_json::json!({"a": 2, "spec": {"b": "z", "c": [{"d": {"e": 2}}]}}));
@@ -21,7 +21,7 @@ fn keys_of_yaml_that_come_twice_are_told_with_the_line_of_their_value() {
 }
 
 #[test]
-fn yaml_of_more_values_than_are_read_is_told_to_come_as_json() {
+fn yaml_with_too_many_values_is_refused_in_favour_of_json() {
     let items = crate::tree::YAML_NODES_MAX;
     // The list itself counts as one node.
     let fits = parse("application/yaml", "- 1\n".repeat(items - 1).as_bytes()).expect("as many as fit");

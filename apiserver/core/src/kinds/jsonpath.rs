@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn invalid_json_paths_are_refused() {
         for path in ["", "spec", "..a", ".a[", ".a[b]", ".a[?(x)]", ".a b", ".a\\"] {
             assert!(JsonPath::parse(path).is_err(), "{path}");
         }

@@ -34,8 +34,8 @@ fn stored_custom_objects_follow_their_definition() {
 /// The author of an object determines how much memory its tree takes, and each object that is read is updated to the
 /// current definition.
 #[test]
-fn what_is_brought_up_to_date_is_held_once() {
-    if !alone(module_path!(), "what_is_brought_up_to_date_is_held_once") {
+fn converted_object_is_in_memory_once() {
+    if !alone(module_path!(), "converted_object_is_in_memory_once") {
         return;
     }
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});

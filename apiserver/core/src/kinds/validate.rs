@@ -7,7 +7,7 @@ use super::custom::replicas;
 use super::{KindInfo, meta};
 use crate::field_error::{CAUSES_MAX, FieldError};
 use crate::schema::check;
-use crate::schema::rules::judge;
+use crate::schema::judge::judge;
 
 /// The result of validating an update.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use super::*;
 
 #[test]
-fn tokens_carry_the_place_and_the_revision() {
+fn continue_tokens_carry_position_and_revision() {
     let key = ObjectKey::new(Resource::new("", "v1", "pods"), "default", "a");
     let token = Token::decode(&Token::new(Revision(7), &key).encode()).unwrap();
     assert_eq!((token.revision(), token.after()), (Some(Revision(7)), ("default", "a")));

@@ -55,13 +55,13 @@ fn conditions_are_checked_and_named() {
 }
 
 #[test]
-fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
+fn memory_of_bodies_is_known_for_objects_and_history() {
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     assert_eq!(store.held(), Held::default());
     let (text, a) = ("x".repeat(1024), key("default", "a"));
     commit(&store, put(&a, Expect::Absent, &text)).unwrap();
     let len = store.get(&a).unwrap().unwrap().body_len() as u64;
-    assert_eq!(store.held(), Held { objects: len, history: 0 }, "nobody has compressed it yet");
+    assert_eq!(store.held(), Held { objects: len, history: 0 }, "the body is not compressed yet");
     commit(&store, put(&a, Expect::Any, "")).unwrap();
     let now = store.get(&a).unwrap().unwrap().body_len() as u64;
     assert_eq!(store.held(), Held { objects: now, history: len });
@@ -76,7 +76,7 @@ fn what_bodies_take_in_memory_is_known_for_objects_and_for_their_history() {
 }
 
 #[test]
-fn a_body_without_metadata_is_refused_and_takes_no_revision() {
+fn body_without_metadata_is_refused_without_using_a_revision() {
     let store = MemoryStore::new(MemoryStore::START, small());
     let write = Write::Put { uid: Uid::parse("u").unwrap(), body: Bytes::from_static(b"[1]") };
     let mutation = Mutation { key: key("default", "a"), expected: Expect::Any, write };
@@ -100,7 +100,7 @@ fn namespaces_are_listed_apart_and_in_order() {
 }
 
 #[test]
-fn watches_from_before_the_start_have_expired_and_those_from_the_future_wait() {
+fn watches_before_the_start_expire_and_future_ones_wait() {
     let store = MemoryStore::new(Revision(100), small());
     assert!(matches!(store.watch(&configmaps(), Revision(99)), Err(StoreError::Expired { .. })));
     assert!(store.watch(&configmaps(), Revision(100)).is_ok());
@@ -114,7 +114,7 @@ fn watches_from_before_the_start_have_expired_and_those_from_the_future_wait() {
 
 /// A client that watches from the revision of the last event that it received.
 #[test]
-fn a_change_that_was_seen_is_never_in_the_future() {
+fn seen_change_is_never_in_the_future() {
     const CHANGES: u64 = 20_000;
     let store = MemoryStore::new(MemoryStore::START, small());
     let last = Revision(MemoryStore::START.0 + CHANGES);
@@ -293,7 +293,7 @@ proptest! {
 }
 
 #[test]
-fn a_resource_that_comes_back_has_no_history_from_before() {
+fn returning_resource_has_no_earlier_history() {
     let store = MemoryStore::new(MemoryStore::START, small());
     let before = store.revision();
     commit(&store, put(&key("default", "a"), Expect::Absent, "1")).unwrap();
@@ -325,7 +325,7 @@ fn states_expire_by_time_in_an_idle_store() {
 
 proptest! {
     #[test]
-    fn no_watch_misses_what_happened_to_a_resource_that_comes_and_goes(
+    fn watch_misses_nothing_of_a_resource_that_comes_and_goes(
         ops in prop::collection::vec((0..8u8, 0..3u8), 1..80)
     ) {
         let store = MemoryStore::new(MemoryStore::START, LogLimits { count: 8, ..LogLimits::default() });
@@ -359,7 +359,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn one_writer_cannot_fill_the_store_for_the_others() {
+async fn one_writer_cannot_fill_the_store_for_others() {
     let notebook = Arc::new(Notebook::default());
     let writers = WriterShares { prefix: "node:", share: 20_000, all: 90_000 };
     let rules = Rules { len_max: 100_000, writers: Some(writers), ..Rules::default() };
@@ -436,7 +436,7 @@ async fn a_write_is_journaled_before_it_is_answered() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_journaled_is_not_visible_and_does_not_block_later_writes() {
+async fn unjournaled_write_is_invisible_and_blocks_nothing() {
     let notebook = Arc::new(Notebook::default());
     let store = durable(&notebook);
     let a = key("default", "a");
@@ -482,7 +482,7 @@ async fn concurrent_writes_share_batches_and_keep_their_conditions() {
 }
 
 #[tokio::test]
-async fn a_request_that_goes_away_does_not_undo_its_write() {
+async fn abandoned_request_does_not_undo_its_write() {
     let notebook = Arc::new(Notebook::default());
     let store = durable(&notebook);
     let a = key("default", "a");

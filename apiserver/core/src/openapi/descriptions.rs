@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_say_what_is_recorded_of_them() {
+    fn types_have_their_recorded_descriptions() {
         let recorded = "a.v1.T\t\"One.\"\n\tf\tx y,z\t\"A \\\"field\\\".\"\n\tl\t[]z\t\"\"\n\tgone\t-\t\"Q\"\nb.v1.U\t\"\"\n";
         let descriptions = Descriptions::parse(recorded);
         let mut schema = json!({"properties": {"f": {}, "l": {"items": {}}}});

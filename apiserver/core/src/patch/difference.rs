@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_merge_key_is_taken_as_a_whole() {
+    fn lists_without_merge_key_are_replaced_as_a_whole() {
         let list = |names: &[&str]| -> Value {
             names.iter().map(|name| json!({"name": name, "image": "i"})).collect()
         };
@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_difference_leads_from_one_state_to_the_other(old in pods(), new in pods()) {
+        fn difference_transforms_one_state_into_the_other(old in pods(), new in pods()) {
             let patch = strategic_merge_difference(&POD, &old, &new);
             let merged = strategic_merge_patch(&POD, &old, &patch).unwrap();
             prop_assert_eq!(sorted(merged), sorted(new), "{}", patch);

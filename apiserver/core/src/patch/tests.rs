@@ -73,7 +73,7 @@ fn strategic_patches_merge_lists_by_key() {
             json!("b:2"),
         ),
         (
-            "an item of an inner list goes",
+            "an item of an inner list is removed",
             json!({"spec": {"containers": [{"name": "a", "env": [{"name": "X", "$patch": "delete"}]}]}}),
             "/spec/containers/0/env",
             json!([{"name": "Y", "value": "2"}]),
@@ -192,7 +192,7 @@ fn json_patches_are_bounded_and_all_or_nothing() {
 
 /// A short patch that names a large value repeatedly fails after a bounded number of bytes.
 #[test]
-fn what_one_patch_moves_and_merges_again_is_bounded() {
+fn amount_that_one_patch_moves_and_merges_is_bounded() {
     let large = "x".repeat(PATCHED_LEN_MAX / 2);
     let object = json!({"data": {"a": large}, "list": vec![0; 100_000]});
     let patch = |operation: Value, count: usize| {
@@ -222,7 +222,7 @@ fn what_one_patch_moves_and_merges_again_is_bounded() {
 
 /// Sets are merged, reduced and compared without searching one for each item of the other, which would take an hour.
 #[test]
-fn large_sets_are_merged_and_compared() {
+fn large_sets_are_merged_in_linear_time() {
     const ITEMS: usize = 200_000;
     let names = |first: usize| -> Value {
         (first..first + ITEMS).map(|number| Value::from(number.to_string())).collect()
@@ -302,7 +302,7 @@ fn deep(levels: usize, bottom: &str) -> Value {
 }
 
 #[test]
-fn copies_are_counted_by_what_they_take() {
+fn json_patch_copies_are_counted_by_their_memory() {
     let copies = |parts: usize, count: usize| {
         let copies: String =
             (0..count).map(|n| format!(r#",{{"op":"copy","from":"/x","path":"/x{n}"}}"#)).collect();
@@ -319,7 +319,7 @@ fn copies_are_counted_by_what_they_take() {
 }
 
 #[test]
-fn what_a_patch_may_copy_is_known_before_it_is_read() {
+fn copy_limit_of_a_patch_is_known_before_parsing() {
     let plain = br#"[{"op":"replace","path":"/a","value":1}]"#;
     assert_eq!(copied_max(plain), 0);
     for copy in
@@ -334,8 +334,8 @@ fn what_a_patch_may_copy_is_known_before_it_is_read() {
 }
 
 #[test]
-fn what_lies_deep_is_held_once() {
-    if !alone(module_path!(), "what_lies_deep_is_held_once") {
+fn merge_holds_deeply_nested_values_once() {
+    if !alone(module_path!(), "merge_holds_deeply_nested_values_once") {
         return;
     }
     let (old, schema) = (deep(100, &format!(r#"{{"b":{}}}"#, many_parts(10_000))), pod_schema());
@@ -376,7 +376,7 @@ proptest! {
     }
 
     #[test]
-    fn a_strategic_patch_applied_twice_changes_nothing_more(old in containers(), new in containers()) {
+    fn strategic_patch_is_idempotent(old in containers(), new in containers()) {
         let schema = pod_schema();
         let object = json!({"spec": {"containers": old}});
         let patch = json!({"spec": {"containers": new}});
@@ -386,7 +386,7 @@ proptest! {
     }
 
     #[test]
-    fn a_merge_patch_leaves_what_it_says(object in json_value(), patch in json_value()) {
+    fn merge_patch_result_contains_the_patch(object in json_value(), patch in json_value()) {
         let mut patched = object;
         merge(&mut patched, &patch);
         let mut again = patched.clone();

@@ -125,7 +125,7 @@ fn every_kind_that_is_written_has_a_protobuf_form() {
 }
 
 #[test]
-fn what_is_no_such_object_is_refused() {
+fn protobuf_of_another_object_is_refused() {
     let kinds = Kinds::builtin();
     let map = named(&kinds, "", "v1", "configmaps");
     let deep = (0..300).fold(Vec::new(), |inner: Vec<u8>, _| {
@@ -178,7 +178,7 @@ fn custom_kinds_have_no_protobuf_form() {
         "{}",
         error.message
     );
-    assert!(refused(kind).is_ok(), "whoever reads it as text refuses it, without naming protobuf");
+    assert!(refused(kind).is_ok(), "a reader of text refuses it, without naming protobuf");
     let json = Typed { media_type: "application/json".into(), bytes: Bytes::from_static(b"{}") };
     assert_eq!(to_json(json, Expected::Object(kind, ""), &kinds).unwrap().bytes, "{}");
 }
@@ -227,7 +227,7 @@ proptest! {
 
 /// Two bytes of a message create a part of an object that takes many times as much memory.
 #[test]
-fn a_message_that_would_take_many_times_its_length_is_not_read() {
+fn protobuf_message_that_would_expand_too_much_is_refused() {
     let kinds = Kinds::builtin();
     let pod = named(&kinds, "", "v1", "pods");
     let read = |containers: usize| {

@@ -8,7 +8,7 @@ fn parse(method: &str, url: &str) -> Query {
 }
 
 #[test]
-fn paths_name_what_kubernetes_says_they_name() {
+fn paths_are_parsed_as_kubernetes_parses_them() {
     // method, URL; verb, group/version, namespace, resource, name, subresource.
     let table = [
         ("GET", "/api/v1/pods", "list /v1 - pods - -"),
@@ -77,7 +77,7 @@ fn paths_name_what_kubernetes_says_they_name() {
 }
 
 #[test]
-fn selectors_count_for_verbs_about_selections_and_no_others() {
+fn selectors_count_only_for_list_watch_and_deletecollection() {
     let name = "fieldSelector=metadata.name%3Dfoo&labelSelector=a";
     // Method and path; verb, namespace, name and whether the selectors apply.
     for (method, path, wanted) in [

@@ -24,7 +24,7 @@ fn sets_the_revision_wherever_it_is() {
 }
 
 #[test]
-fn refuses_what_is_no_object() {
+fn refuses_what_is_not_an_object() {
     for text in [
         "",
         "[]",
@@ -103,7 +103,7 @@ fn json() -> impl Strategy<Value = serde_json::Value> {
 
 proptest! {
     #[test]
-    fn setting_the_revision_in_place_equals_setting_it_in_the_parsed_object(
+    fn revision_set_in_place_equals_revision_set_in_the_parsed_object(
         mut object in json(), number in any::<u64>(), pretty in any::<bool>()
     ) {
         let text = if pretty { serde_json::to_vec_pretty(&object) } else { serde_json::to_vec(&object) }.unwrap();

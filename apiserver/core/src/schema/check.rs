@@ -1,14 +1,13 @@
 //! Value validation by structural schemas: OpenAPI v3 without references, with the messages of apiextensions.
 
 mod lists;
-mod rules;
 
 use serde_json::Value;
 
-pub(crate) use self::rules::{Checks, JsonType, NumericBound};
 use super::correlate;
-use super::types::{SchemaPosition, Shape, json_type};
-use crate::field_error::{CAUSES_MAX, ErrorKind, FieldError};
+use super::node_checks::{join, type_error, type_name};
+use super::types::{SchemaPosition, Shape};
+use crate::field_error::{CAUSES_MAX, FieldError};
 use crate::names;
 
 /// Checks a custom resource against its type. Values that equal those of the `old` object are accepted, because
@@ -98,32 +97,5 @@ fn type_name_problem(key: &str, text: &str) -> Option<String> {
         "kind" => names::dns1035_label(&text.to_lowercase())
             .map(|problem| format!("may have mixed case, but should otherwise match: {problem}")),
         _ => (text.matches('/').count() > 1).then(|| format!("unexpected GroupVersion string: {text}")),
-    }
-}
-
-pub(crate) fn join(path: &str, key: &str) -> String {
-    match path {
-        "" => key.to_owned(),
-        path => format!("{path}.{key}"),
-    }
-}
-
-/// The OpenAPI name of a value's type.
-fn type_name(value: &Value) -> &'static str {
-    match json_type(value) {
-        "bool" => "boolean",
-        "number" if value.as_i64().is_none() => "number",
-        "number" => "integer",
-        other => other,
-    }
-}
-
-fn type_error(path: &str, expected: &str, found: &str) -> FieldError {
-    let field = if path.is_empty() { "<nil>" } else { path };
-    FieldError {
-        kind: ErrorKind::TypeInvalid,
-        field: field.to_owned(),
-        value: Some(found.into()),
-        detail: format!("{path} in body must be of type {expected}: \"{found}\""),
     }
 }

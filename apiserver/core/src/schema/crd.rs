@@ -7,7 +7,7 @@ mod values;
 use serde_json::{Map, Value};
 
 use super::Schema;
-use super::check::JsonType;
+use super::node_checks::JsonType;
 use super::rules::Scope;
 use super::types::{
     Field, ListShape, Name, Node, NodeId, Presence, Rest, SchemaPosition, Shape, StringKind, StructShape,
@@ -271,7 +271,7 @@ impl Compiler<'_> {
                 wrong.push(FieldError::invalid("<nil>", (**default).clone(), "must not have unknown fields"));
             }
             if wrong.is_empty() {
-                wrong = super::rules::judge(position, default, None).errors;
+                wrong = super::judge::judge(position, default, None).errors;
             }
             for error in wrong {
                 let below = if error.field == "<nil>" { String::new() } else { format!(".{}", error.field) };

@@ -168,11 +168,11 @@ fn identify(target: &DecodeTarget<'_>, object: &mut Value) -> Result<(), DecodeE
         // A Go struct treats null as empty.
         *object = Value::Object(Map::new());
     }
-    let kind = super::types::json_type(object);
+    let kind = crate::value::json_type(object);
     let Value::Object(map) = object else { return Err(DecodeError::NotAnObject(kind)) };
     for key in ["apiVersion", "kind"] {
         if let Some(other) = map.get(key).filter(|value| !value.is_string() && !value.is_null()) {
-            let found = super::types::json_type(other);
+            let found = crate::value::json_type(other);
             let problem =
                 format!("json: cannot unmarshal {found} into Go struct field .{key} of type string");
             return Err(DecodeError::Syntax(problem));

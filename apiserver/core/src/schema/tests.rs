@@ -70,7 +70,7 @@ fn unknown_fields_are_pruned_unless_they_are_preserved() {
 }
 
 #[test]
-fn defaults_fill_what_is_absent_and_nulls_that_are_no_values() {
+fn defaults_replace_absent_values_and_invalid_nulls() {
     let schema = compile(&json!({"type": "object", "properties": {"spec": {"type": "object", "default": {}, "properties": {
         "a": {"type": "string", "default": "x"},
         "n": {"type": "string", "default": "y", "nullable": true},
@@ -120,7 +120,7 @@ fn alternatives_and_embedded_objects_are_checked() {
 
 /// The messages of kube-apiserver 1.36.
 #[test]
-fn alternatives_say_what_the_real_server_says() {
+fn alternatives_have_the_messages_of_the_real_server() {
     let schema = compile(&json!({"type": "object", "properties": {
         "any": {"type": "integer", "anyOf": [{"minimum": 10}, {"maximum": 1}]},
         "all": {"type": "integer", "allOf": [{"minimum": 10}, {"maximum": 12}]},
@@ -187,7 +187,7 @@ fn nulls_that_a_type_does_not_allow_are_removed() {
 
 /// Values that existed before a definition became stricter stay valid, and may change only to valid ones.
 #[test]
-fn unchanged_values_are_not_held_against_an_update() {
+fn unchanged_invalid_values_do_not_fail_an_update() {
     let schema = compile(&json!({"type": "object", "properties": {
         "name": {"type": "string", "maxLength": 3},
         "nested": {"type": "object", "required": ["must"], "properties": {"count": {"type": "integer", "minimum": 5}}},
@@ -204,7 +204,7 @@ fn unchanged_values_are_not_held_against_an_update() {
         (json!({"name": "other"}), &["name"]),
         (json!({"nested": {"count": 1, "more": 1}}), &["nested.must"]),
         (json!({"ports": [{"id": 2, "name": "y"}, {"id": 1, "name": "z"}]}), &["ports[0].name"]),
-        // Items of a plain list correspond to nothing.
+        // Items of a list without keys have no counterpart in the old object.
         (json!({"plain": ["longer", "x"]}), &["plain[0]"]),
     ];
     for (new, wanted) in cases {
@@ -230,7 +230,7 @@ fn fields_are_reported_once_and_in_the_order_of_the_document() {
 }
 
 #[test]
-fn numbers_of_custom_objects_are_those_that_go_keeps() {
+fn numbers_of_custom_objects_are_kept_as_in_go() {
     let schema = compile(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true})).unwrap();
     // The number as sent, and as stored.
     let numbers = [

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::check::Checks;
+use super::node_checks::Checks;
 use super::rules::{NoRules, RuleEngine};
 
 /// A name; names of built-in types borrow from the table of facts.
@@ -337,17 +337,5 @@ impl<'a> SchemaPosition<'a> {
             (Some(cursor), Shape::List(list)) => Self(Some(cursor.at(list.item))),
             _ => Self(None),
         }
-    }
-}
-
-/// The JSON name of a value's type, as in messages of the Go decoder.
-pub(crate) fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }

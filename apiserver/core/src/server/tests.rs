@@ -65,7 +65,7 @@ async fn closed(mut stream: TcpStream) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_ended() {
+async fn silent_connection_is_closed() {
     let (address, _stop) = start().await;
     // Nothing at all, a part of the HTTP/2 preface, and a part of an HTTP/1.1 head.
     for (said, limit) in
@@ -74,7 +74,7 @@ async fn silence_is_ended() {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(said.as_bytes()).await.unwrap();
         let took = closed(stream).await;
-        assert!(took <= limit + MARGIN, "{said:?} kept its place for {took:?}");
+        assert!(took <= limit + MARGIN, "{said:?} kept its slot for {took:?}");
     }
 }
 
@@ -92,7 +92,7 @@ async fn http2(address: SocketAddr) -> (http2::SendRequest<Empty<Bytes>>, tokio:
 }
 
 #[tokio::test(start_paused = true)]
-async fn http2_without_requests_is_ended() {
+async fn idle_http2_connection_is_closed() {
     let (address, _stop) = start().await;
     let (_sender, connection) = http2(address).await;
     let began = Instant::now();
@@ -111,7 +111,7 @@ async fn http2_without_requests_is_ended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_open_watch_is_no_silence() {
+async fn open_watch_does_not_count_as_silence() {
     let (address, _stop) = start().await;
     let (mut sender, connection) = http2(address).await;
     let path = "/api/v1/configmaps?watch=1&timeoutSeconds=600";
@@ -151,7 +151,7 @@ async fn get(sender: &mut http2::SendRequest<Empty<Bytes>>, address: SocketAddr)
 
 /// With a window of one byte, the whole body is handed over and nothing is sent.
 #[tokio::test(start_paused = true)]
-async fn answers_that_are_not_taken_are_bounded_and_ended() {
+async fn unread_answers_are_bounded_and_closed() {
     for window in [0, 1] {
         let (address, _stop) = start_with(2).await;
         let (mut sender, connection) = windowed(address, window).await;

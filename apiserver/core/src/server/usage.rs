@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ANSWER_STALL_MAX, FIRST_REQUEST_MAX, HEADER_TIMEOUT};
 use crate::body::Body;
-use crate::load::Sending;
+use crate::request_limits::Sending;
 
 /// Maximum interval between checks of a connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);

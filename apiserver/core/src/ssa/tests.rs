@@ -9,7 +9,7 @@ use crate::patch;
 use crate::value::{items, text};
 
 #[test]
-fn many_writers_are_put_together() {
+fn many_field_managers_are_merged() {
     let kinds = Kinds::builtin();
     let kind = kinds.by_kind("", "v1", "ConfigMap").unwrap();
     let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {}});
@@ -31,7 +31,7 @@ fn many_writers_are_put_together() {
 }
 
 #[test]
-fn malformed_ownership_is_as_good_as_none() {
+fn malformed_ownership_is_ignored() {
     for fields in [
         json!("x"),
         json!([{"operation": "Fly"}]),
@@ -43,8 +43,8 @@ fn malformed_ownership_is_as_good_as_none() {
 }
 
 #[test]
-fn what_lies_deep_is_held_once() {
-    if !alone(module_path!(), "what_lies_deep_is_held_once") {
+fn merge_holds_deeply_nested_values_once() {
+    if !alone(module_path!(), "merge_holds_deeply_nested_values_once") {
         return;
     }
     let deep = |bottom: &str| -> Value {

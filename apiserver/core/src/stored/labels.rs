@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn short_labels_stay_and_long_ones_of_the_newest_alone() {
+    fn short_labels_are_kept_and_long_ones_only_for_the_newest_objects() {
         let newest = Newest::default();
         let (short, known) = (object(&json!({"a": "1"})), Known::default());
         assert!(known.look(&short, None, |labels| labels.get("a") == Some("1")));
@@ -205,7 +205,7 @@ mod tests {
         for (number, (object, known)) in versions.iter().enumerate() {
             let number = number.to_string();
             assert!(known.look(object, Some(&newest), |labels| labels.get("n00000019999") == Some(&number)));
-            assert!(known.long.lock().upgrade().is_some(), "for whoever comes next");
+            assert!(known.long.lock().upgrade().is_some(), "for the next caller");
         }
         let kept = versions.iter().filter(|(_, known)| known.long.lock().upgrade().is_some()).count();
         assert!((2..20).contains(&kept), "{kept}");

@@ -10,10 +10,10 @@ use super::*;
 use crate::event_cache::ENCODED;
 use crate::history::LogLimits;
 use crate::kinds::Kinds;
-use crate::load::{Load, WATCHES_MAX};
 use crate::memory::MemoryStore;
 use crate::query::params::Params;
 use crate::registry::Registry;
+use crate::request_limits::{RequestLimits, WATCHES_MAX};
 use crate::store::{Expect, Mutation, Write, WriteStore};
 
 const WATCHERS: usize = 100;
@@ -21,21 +21,21 @@ const WATCHERS: usize = 100;
 struct World {
     store: Arc<MemoryStore>,
     kind: Arc<KindInfo>,
-    load: Arc<Load>,
+    limits: Arc<RequestLimits>,
 }
 
 impl World {
     fn new() -> Self {
         let kind = Kinds::builtin().get(&Resource::new("", "v1", "configmaps")).unwrap().clone();
         let store = Arc::new(MemoryStore::new(MemoryStore::START, LogLimits::default()));
-        Self { store, kind, load: Arc::new(Load::new(WATCHES_MAX)) }
+        Self { store, kind, limits: Arc::new(RequestLimits::new(WATCHES_MAX)) }
     }
 
     fn watch(&self, form: Form, labels: &str) -> Body {
         let params = Params::parse(&format!("watch=1&resourceVersion={}", self.store.revision()));
         let request = WatchRequest {
             kind: Arc::clone(&self.kind),
-            selection: Selection::parse(&self.kind, None, labels, "").unwrap(),
+            selection: RequestSelection::parse(&self.kind, None, labels, "").unwrap(),
             params: ListParams::parse(&params, true).unwrap(),
             form,
             include: Include::Metadata,
@@ -46,7 +46,7 @@ impl World {
             registry: &Registry::new(Kinds::builtin()),
             rng: &mut SmallRng::seed_from_u64(1),
             stop: CancellationToken::new(),
-            slot: self.load.enter(true, &crate::senders::Sender::everybody()),
+            slot: self.limits.enter(true, &crate::senders::Sender::everybody()),
         };
         respond(request, around, None).unwrap().into_body()
     }
@@ -68,7 +68,7 @@ async fn same_event(watches: &mut [Body]) -> Value {
         lines.push(watch.frame().await.unwrap().unwrap().into_data().unwrap());
     }
     assert!(lines.iter().all(|line| *line == lines[0]), "all watchers see the same");
-    assert!(lines.iter().all(|line| line.as_ptr() == lines[0].as_ptr()), "and nobody gets a copy");
+    assert!(lines.iter().all(|line| line.as_ptr() == lines[0].as_ptr()), "and no watcher gets a copy");
     serde_json::from_slice(&lines[0]).unwrap()
 }
 

@@ -12,7 +12,7 @@ use crate::kinds::KindInfo;
 use crate::list::{self, ListRequest};
 use crate::query::params::ListParams;
 use crate::raw;
-use crate::selector::Selection;
+use crate::selector::RequestSelection;
 use crate::status::{self, ApiError, Details};
 use crate::store::{Expect, StoreError, Stored};
 
@@ -78,7 +78,7 @@ impl LocalWrites {
         let options = DeleteOptions::of(request)?;
         let kind = &request.kind;
         let namespace = kind.namespaced.then_some(request.attributes.namespace.as_str());
-        let selection = Selection::parse(
+        let selection = RequestSelection::parse(
             kind,
             namespace,
             &request.options.label_selector,

@@ -6,8 +6,8 @@ use crate::backend::WriteRequest;
 use crate::input;
 use crate::query::params::{self, Params};
 use crate::schema::decode::DecodeError;
-use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause};
+use crate::value::json_type;
 
 /// Treatment of dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

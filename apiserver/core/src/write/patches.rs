@@ -9,8 +9,8 @@ use crate::input;
 use crate::kinds::KindInfo;
 use crate::patch;
 use crate::schema::decode::{self, DecodeError, Strict};
-use crate::schema::types::json_type;
 use crate::status::{ApiError, Cause, Details};
+use crate::value::json_type;
 
 use super::{Context, fields, meta, naming};
 

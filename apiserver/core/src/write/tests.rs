@@ -41,7 +41,7 @@ fn request(verb: WriteVerb, payer: &Payer, body: &Value) -> WriteRequest {
 
 /// The clock is paused: it advances only while every task waits.
 #[tokio::test(start_paused = true)]
-async fn what_large_writes_make_waits_behind_their_sender() {
+async fn processing_of_large_writes_queues_behind_its_sender() {
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     let writes = LocalWrites::new(Arc::new(store));
     let senders = Senders::default();

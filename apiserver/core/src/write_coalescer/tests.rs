@@ -39,7 +39,7 @@ async fn left(pipe: &Arc<Mutex<Pipe<Pieces>>>) {
 }
 
 #[tokio::test]
-async fn what_is_written_in_one_turn_leaves_at_once() {
+async fn writes_of_one_turn_are_sent_together() {
     let (mut corked, outlet) = coalesce_writes(Pieces::default());
     let pipe = Arc::clone(&corked.0);
     let writes = async {
@@ -48,7 +48,7 @@ async fn what_is_written_in_one_turn_leaves_at_once() {
                 corked.write_all(&[number; 3]).await.unwrap();
                 corked.flush().await.unwrap();
             }
-            assert_eq!(pipe.lock().written().len(), round, "nothing leaves before the others' turn");
+            assert_eq!(pipe.lock().written().len(), round, "no write overtakes the others");
             left(&pipe).await;
         }
         let long = vec![7; COPIED_MAX + 1];
@@ -59,12 +59,12 @@ async fn what_is_written_in_one_turn_leaves_at_once() {
     outlet.drive(writes).await.unwrap();
     let pipe = pipe.lock();
     let lengths: Vec<usize> = pipe.written().iter().map(Vec::len).collect();
-    assert_eq!(lengths, [15, 15, 1, COPIED_MAX + 1], "long writes keep their place");
+    assert_eq!(lengths, [15, 15, 1, COPIED_MAX + 1], "long writes keep their position");
     assert_eq!((pipe.stream.flushes, pipe.waiting.capacity()), (3, 0));
 }
 
 #[tokio::test]
-async fn an_answer_of_http_1_waits_for_nobody() {
+async fn http_1_answer_is_sent_immediately() {
     let (mut corked, outlet) = coalesce_writes(Pieces::default());
     let pipe = Arc::clone(&corked.0);
     let writes = async {
@@ -86,7 +86,7 @@ impl Pipe<Pieces> {
 }
 
 #[tokio::test]
-async fn a_failure_ends_the_connection_also_when_it_writes_no_more() {
+async fn write_failure_ends_the_connection_without_further_writes() {
     let (mut corked, outlet) = coalesce_writes(Pieces { refuses: true, ..Pieces::default() });
     let connection = async {
         corked.write_all(b"lost").await.unwrap();

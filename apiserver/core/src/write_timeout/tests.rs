@@ -6,7 +6,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_millis(300);
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_stops_reading_is_given_up() {
+async fn peer_that_stops_reading_is_disconnected() {
     let (near, _far) = duplex(16);
     let mut guarded = WriteTimeout::new(near, LIMIT);
     let begin = Instant::now();

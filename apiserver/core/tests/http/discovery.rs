@@ -36,7 +36,7 @@ async fn both_forms_of_discovery_name_the_same_resources() {
 }
 
 #[tokio::test]
-async fn version_and_health_are_told() {
+async fn version_and_health_are_served() {
     let server = Server::start().await;
     assert_eq!(server.get("/version").await.expect(200)["minor"], "36");
     for path in ["/healthz", "/livez", "/readyz", "/readyz/ping"] {
@@ -97,7 +97,7 @@ fn definition() -> Value {
 }
 
 #[tokio::test]
-async fn custom_kinds_come_and_go_at_once() {
+async fn custom_kinds_appear_and_disappear_at_once() {
     let server = Server::start().await;
     let path = "/apis/x.io/v1/namespaces/default/boats";
     assert_eq!(server.get(path).await.status, 404);

@@ -10,7 +10,7 @@ use tombolo_proto::object::{ObjectKey, Resource};
 use crate::server::*;
 
 #[tokio::test]
-async fn bodies_are_bounded_whether_announced_or_not() {
+async fn body_size_is_bounded_with_and_without_content_length() {
     let server = Server::start().await;
     let big = vec![b'x'; 4 * 1024 * 1024];
     let refused = server.call("POST", CONFIGMAPS, JSON, big).await.expect(413);
@@ -26,7 +26,7 @@ async fn bodies_are_bounded_whether_announced_or_not() {
 
 /// A body of the length that is allowed may become ninety times as much when it is read.
 #[tokio::test]
-async fn a_body_that_would_take_many_times_its_length_is_not_read() {
+async fn body_that_would_expand_too_much_is_refused() {
     let server = Server::start().await;
     let parts = r#"{"":0},"#.repeat(2 * 1024 * 1024 / 7);
     let body = format!(r#"{{"metadata":{{"name":"a"}},"data":[{parts}0]}}"#);
@@ -44,7 +44,7 @@ async fn a_body_that_would_take_many_times_its_length_is_not_read() {
 
 /// Objects of a definition that has changed since are read and brought up to date before they are shown.
 #[tokio::test]
-async fn what_becomes_a_tree_to_be_shown_counts_as_a_body() {
+async fn object_parsed_for_display_counts_as_a_body() {
     let server = Server::start().await;
     let key = ObjectKey::new(Resource::new("x.io", "v1", "boats"), "default", "b");
     // A tree of it takes more than all bodies together may.
@@ -115,7 +115,7 @@ async fn a_thousand_idle_watches_are_cheap_and_released() {
 }
 
 #[tokio::test]
-async fn a_request_that_does_not_come_to_its_end_is_answered_in_its_time() {
+async fn unfinished_request_is_answered_within_its_deadline() {
     let server = Server::start().await;
     let mut connection = TcpStream::connect(server.address).await.unwrap();
     let head = format!(

@@ -63,21 +63,21 @@ impl WriteStore for Overtaken {
 }
 
 #[tokio::test]
-async fn a_pod_that_goes_while_it_is_deleted_was_deleted() {
+async fn pod_that_vanishes_during_its_deletion_counts_as_deleted() {
     let server = Server::with_writes(|store| LocalWrites::new(Arc::new(Overtaken(store)))).await;
     server.post(PODS, &pod("busy", "")).await.expect(409);
-    // A scheduler's word on a pod that is marked makes the last step of its deletion.
+    // If the scheduler writes to a pod that is marked for deletion, that write may complete the deletion.
     let gone = server.delete(&format!("{PODS}/busy")).await.expect(200);
     assert!(gone["metadata"]["deletionTimestamp"].is_string());
     server.get(&format!("{PODS}/busy")).await.expect(404);
     server.delete(&format!("{PODS}/busy")).await.expect(404);
-    // Of what is not marked nobody can have made the last step.
+    // Nobody can have completed the deletion of an object that is not marked.
     server.post(CONFIGMAPS, &configmap("other", "1")).await.expect(409);
     server.delete(&format!("{CONFIGMAPS}/other")).await.expect(404);
 }
 
 #[tokio::test]
-async fn an_object_that_appears_while_it_is_applied_or_put_is_changed() {
+async fn object_created_during_an_apply_or_put_is_updated() {
     let server = Server::with_writes(|store| LocalWrites::new(Arc::new(Overtaken(store)))).await;
     let path = format!("{CONFIGMAPS}/a?fieldManager=one");
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v"}}"#;
@@ -150,7 +150,7 @@ impl WriteStore for Faster {
     }
 }
 
-/// Refuses to delete what is labelled so.
+/// Refuses to delete objects with this label.
 struct Keep;
 
 impl Admission for Keep {
@@ -183,14 +183,14 @@ async fn every_attempt_of_a_deletion_passes_admission() {
 }
 
 #[tokio::test]
-async fn a_deletion_takes_no_object_that_has_come_in_the_place_of_the_one_that_was_judged() {
+async fn deletion_never_removes_a_later_object_of_the_same_name() {
     let server = faster(true, false).await;
     let refused = server.delete(&format!("{CONFIGMAPS}/a")).await.expect(409);
     assert!(refused["message"].as_str().unwrap().contains("another one with UID another"), "{refused}");
     server.get(&format!("{CONFIGMAPS}/a")).await.expect(200);
-    // Asked again, it is that one which is meant.
+    // A second request deletes the new object.
     server.delete(&format!("{CONFIGMAPS}/a")).await.expect(200);
-    // What a selection has chosen is gone then, and what is new was not chosen.
+    // By then the selected object no longer exists, and the new one was not selected.
     let server = faster(true, false).await;
     let chosen = server.delete(CONFIGMAPS).await.expect(200);
     assert_eq!(chosen["items"].as_array().map(Vec::len), Some(0), "{chosen}");

@@ -48,7 +48,7 @@ async fn objects_are_created_replaced_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_no_object_of_the_kind_is_refused() {
+async fn body_of_another_kind_is_refused() {
     let server = Server::start().await;
     for (body, message) in [
         (Vec::new(), "the object provided is unrecognized (must be of type ConfigMap): empty data"),

@@ -6,7 +6,7 @@ use tombolo_apicore::history::LogLimits;
 use crate::server::*;
 
 #[tokio::test]
-async fn a_list_says_when_it_was_and_what_it_is() {
+async fn list_has_its_revision_and_kind() {
     let server = Server::start().await;
     let list = server.get("/api/v1/pods").await.expect(200);
     assert_eq!(
@@ -41,7 +41,7 @@ async fn pages_come_from_one_snapshot() {
 }
 
 #[tokio::test]
-async fn an_expired_page_says_how_to_go_on_inconsistently() {
+async fn expired_page_offers_an_inconsistent_continuation() {
     let server = Server::with_limits(LogLimits { count: 2, ..LogLimits::default() }).await;
     for name in ["a", "b", "d"] {
         server.post(CONFIGMAPS, &configmap(name, "1")).await.expect(201);
@@ -128,7 +128,7 @@ async fn tables_metadata_and_yaml_are_other_forms_of_the_same() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_read_gzip() {
+async fn large_answers_are_compressed_for_clients_that_accept_gzip() {
     let server = Server::start().await;
     let text = "x".repeat(100_000);
     for name in ["a", "b"] {

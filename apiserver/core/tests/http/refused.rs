@@ -143,7 +143,7 @@ async fn curl_sees_every_early_answer() {
 
 /// A client that got permission to send is in the middle of its body when it is refused.
 #[tokio::test]
-async fn a_body_that_was_asked_for_is_received_after_the_refusal() {
+async fn body_requested_by_continue_is_read_after_a_refusal() {
     const LEN: usize = 3_000_000;
     let (address, _stop) = start(BODIES_LEN_MAX).await;
     let mut stream = TcpStream::connect(address).await.unwrap();

@@ -59,7 +59,7 @@ impl Answer {
     }
 }
 
-/// Gives what it is sent back as its answer.
+/// Echoes the body of the request.
 struct Echo;
 
 impl Endpoint for Echo {

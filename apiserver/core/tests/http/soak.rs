@@ -18,7 +18,7 @@ const NAMES: usize = 25;
 /// What a client believes: name to revision.
 type Belief = BTreeMap<String, u64>;
 
-/// A client that lists and watches until nothing more is to come, and cuts its own connections at random.
+/// A client that lists and watches until no more events are expected, and cuts its own connections at random.
 struct Follower {
     server: Arc<Server>,
     rng: StdRng,
@@ -47,7 +47,7 @@ impl Follower {
         }
     }
 
-    /// Lists when it must; the path of the watch to go on with.
+    /// Lists if necessary. Returns the path of the next watch.
     async fn start(&mut self) -> Option<String> {
         const BOUND: &str = "watch=1&timeoutSeconds=1&allowWatchBookmarks=true";
         if self.at.is_none() && self.streaming {
@@ -116,7 +116,7 @@ async fn write_at_random(server: &Server, rng: &mut StdRng) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watchers_that_are_cut_at_random_all_end_up_with_what_is_stored() {
+async fn randomly_disconnected_watchers_converge_to_the_stored_objects() {
     let seed = tombolo_testkit::seed();
     let mut rng = seed.rng();
     let server = Arc::new(Server::with_limits(LogLimits { count: 64, ..LogLimits::default() }).await);

@@ -30,7 +30,7 @@ use x509_parser::prelude::FromDer;
 
 use crate::server::PATIENCE;
 
-/// The common name of the client certificate; nobody without one.
+/// The common name of the client certificate; none for an anonymous client.
 struct ByCertificate;
 
 impl Authenticator for ByCertificate {

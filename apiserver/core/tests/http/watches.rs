@@ -37,7 +37,7 @@ async fn every_watcher_gets_every_change_in_the_same_order() {
 }
 
 #[tokio::test]
-async fn without_a_revision_a_watch_begins_with_what_is_there() {
+async fn watch_without_a_revision_begins_with_existing_objects() {
     let server = Server::start().await;
     server.post(CONFIGMAPS, &configmap("a", "1")).await.expect(201);
     for query in ["watch=1", "watch=1&resourceVersion=0", "watch"] {
@@ -63,7 +63,7 @@ async fn initial_events_end_with_a_marked_bookmark() {
 }
 
 #[tokio::test]
-async fn what_leaves_a_selection_is_deleted_from_it_and_what_enters_is_added() {
+async fn objects_leaving_a_selection_are_deleted_and_entering_ones_added() {
     let server = Server::start().await;
     let mut watch = server.watch(&format!("{CONFIGMAPS}?watch=1&labelSelector=app%3Dweb")).await;
     server.post(CONFIGMAPS, &labelled("a", "db")).await.expect(201);
@@ -187,9 +187,9 @@ async fn events_of_both_groups_are_the_same_objects() {
     assert_eq!(names(&server.get(path).await.expect(200)), ["e"]);
 }
 
-/// The peer sends its request and never reads: its connection is closed, the others go on.
+/// The peer sends its request and never reads: its connection is closed, the others continue.
 #[tokio::test]
-async fn a_client_that_never_reads_disturbs_nobody_and_is_closed() {
+async fn client_that_never_reads_is_closed_and_affects_nobody() {
     let server = Server::start().await;
     let mut deaf = TcpStream::connect(server.address).await.unwrap();
     let request = format!("GET {CONFIGMAPS}?watch=1 HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -215,14 +215,14 @@ async fn a_client_that_never_reads_disturbs_nobody_and_is_closed() {
 }
 
 #[tokio::test]
-async fn a_watch_that_falls_behind_the_history_is_told_to_list_again() {
+async fn watch_behind_the_history_must_list_again() {
     let server = Server::with_limits(LogLimits { count: 4, ..LogLimits::default() }).await;
     let path = format!("{CONFIGMAPS}?watch=1");
     let request = server.request("GET", &path).body(Default::default()).unwrap();
     let mut body = server.open(request).await.into_body();
     let text = "x".repeat(400_000);
     server.post(CONFIGMAPS, &configmap("a", &text)).await.expect(201);
-    // Past the server: its connection is ended when nothing is read from it for a few seconds.
+    // Past the server: its connection is closed when its client reads nothing for a few seconds.
     for round in 0..60 {
         let body = configmap("a", &format!("{round}{text}"));
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", "a");

@@ -54,7 +54,7 @@ async fn a_job_selects_the_pods_that_carry_its_uid() {
 }
 
 #[tokio::test]
-async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
+async fn action_subresources_accept_only_the_verb_create() {
     let server = Server::start().await;
     let path = "namespaces/default/serviceaccounts/a/token";
     let body = json!({"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"});
@@ -76,7 +76,7 @@ async fn what_an_endpoint_does_is_asked_for_by_creating_and_in_no_other_way() {
     let refused = server.post("/api/v1/proxy/namespaces/default/configmaps", &configmap).await;
     assert_eq!((refused.status.as_u16(), &*refused.bytes), (404, &b"404 page not found\n"[..]));
     server.get(&format!("{CONFIGMAPS}/a")).await.expect(404);
-    // Nobody can say what these are about, and nobody is asked whether it is allowed.
+    // The paths of these name no resource, so no authorization is requested.
     for path in ["/api/v1/watch", "/apis/apps/v1/proxy/"] {
         let refused = server.get(path).await;
         let wanted = format!(
@@ -146,7 +146,7 @@ async fn yaml_bodies_are_read() {
 }
 
 #[tokio::test]
-async fn dry_runs_change_nothing() {
+async fn dry_runs_write_nothing() {
     let server = Server::start().await;
     let dry = server.post(&format!("{CONFIGMAPS}?dryRun=All"), &configmap("a", "1")).await.expect(201);
     assert_eq!(dry["metadata"]["name"], "a");
@@ -184,7 +184,7 @@ async fn updates_check_version_uid_and_name() {
 }
 
 #[tokio::test]
-async fn an_update_that_changes_nothing_takes_no_revision() {
+async fn update_without_changes_uses_no_revision() {
     let server = Server::start().await;
     let object = server.post(CONFIGMAPS, &configmap("a", "1")).await.expect(201);
     let same = server.put(&format!("{CONFIGMAPS}/a"), &object).await.expect(200);
@@ -194,7 +194,7 @@ async fn an_update_that_changes_nothing_takes_no_revision() {
 }
 
 #[tokio::test]
-async fn each_kind_of_patch_changes_what_it_names() {
+async fn each_kind_of_patch_changes_only_the_fields_it_names() {
     let server = Server::start().await;
     server.post(PODS, &pod("p", "n1")).await.expect(201);
     let path = format!("{PODS}/p");
@@ -263,7 +263,7 @@ async fn status_and_spec_are_written_apart() {
 }
 
 #[tokio::test]
-async fn scale_is_a_view_of_the_wanted_count() {
+async fn scale_shows_the_replica_count() {
     let server = Server::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let template =
@@ -293,7 +293,7 @@ async fn bound_pods_are_given_time() {
     let marked = server.delete(&path).await.expect(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     let again = server.delete(&path).await.expect(200);
-    assert_eq!(again, marked, "deleting twice changes nothing");
+    assert_eq!(again, marked, "a second deletion changes nothing");
     let shorter = server.delete(&format!("{path}?gracePeriodSeconds=5")).await.expect(200);
     assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
     assert!(
@@ -303,12 +303,12 @@ async fn bound_pods_are_given_time() {
     server.get(&path).await.expect(404);
     server.post(PODS, &pod("q", "")).await.expect(201);
     let gone = server.delete(&format!("{PODS}/q")).await.expect(200);
-    assert_eq!(gone["kind"], "Pod", "an unbound pod goes at once");
+    assert_eq!(gone["kind"], "Pod", "an unbound pod is removed at once");
     server.get(&format!("{PODS}/q")).await.expect(404);
 }
 
 #[tokio::test]
-async fn finalizers_hold_an_object_until_the_last_one_goes() {
+async fn finalizers_keep_an_object_until_the_last_is_removed() {
     let server = Server::start().await;
     let mut body = configmap("a", "1");
     body["metadata"]["finalizers"] = json!(["x.io/hold"]);
@@ -399,7 +399,7 @@ async fn namespaces_wait_for_their_own_finalizers() {
 }
 
 #[tokio::test]
-async fn subresources_that_are_no_views_of_the_object_are_not_served_as_one() {
+async fn action_subresources_cannot_be_read() {
     let server = Server::start().await;
     server.post(PODS, &pod("p", "n1")).await.expect(201);
     assert_eq!(server.get(&format!("{PODS}/p/log")).await.expect(501)["kind"], "Status");

@@ -60,10 +60,10 @@ pub(super) fn grids(namespace: &str) -> Manifest {
     Manifest { file: "deploy/optional/grids.yaml", rights: rights(text, namespace) }
 }
 
-/// Rights to serve stock KubeEdge nodes: optional, as there may be none.
+/// Rights to serve KubeEdge nodes: optional, as there may be none.
 pub(super) fn kubeedge_edges(namespace: &str) -> Manifest {
-    let text = include_str!("../../../../deploy/optional/stock-edges.yaml");
-    Manifest { file: "deploy/optional/stock-edges.yaml", rights: rights(text, namespace) }
+    let text = include_str!("../../../../deploy/optional/kubeedge-edges.yaml");
+    Manifest { file: "deploy/optional/kubeedge-edges.yaml", rights: rights(text, namespace) }
 }
 
 /// Constrained impersonation.

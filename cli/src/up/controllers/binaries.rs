@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_taken_from_the_first_place_that_has_it() {
+    fn each_binary_is_taken_from_the_first_folder_that_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let (assets, path, cache) =
             (folder.path().join("assets"), folder.path().join("bin"), folder.path().join("cache"));

@@ -173,7 +173,7 @@ mod tests {
 
     /// Endpoints are written after a pod is ready: an edge that shows one of two pods does not route correctly yet.
     #[test]
-    fn an_edge_should_lead_to_every_ready_pod_of_its_unit_whatever_the_slices_say() {
+    fn edge_must_reach_every_ready_pod_of_its_unit() {
         let node = |name: &str, zone: &str| json!({"metadata": {"name": name, "labels": {"zone": zone}}});
         let grid = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "g"}, "spec": {"gridUniqKey": "zone"}});
         let service = json!({

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_join_ends_the_certificates_before_it() {
+    fn later_join_invalidates_earlier_certificates() {
         let (old, new) = (certificate(1, 10), certificate(2, 30));
         let entry = Entry::joined(&new, Some("u1"), 40);
         assert_eq!(denied(&entry, Some("u1"), &old), Some(Denied::Replaced));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_recorded_is_believed_once_and_only_where_its_node_is() {
+    fn unrecorded_certificate_is_accepted_once_and_only_with_its_node() {
         let (own, other) = (certificate(1, 10), certificate(2, 5));
         assert_eq!(judge(None, None, &own, 50), CertificateStatus::Denied(Denied::Unknown));
         let CertificateStatus::Record(entry) = judge(None, Some("u1"), &own, 50) else {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_of_one_key_are_told_apart_by_their_serial_numbers() {
+    fn certificates_of_one_key_are_distinguished_by_serial_number() {
         let own = certificate(1, 10);
         let entry = Entry::joined(&own, Some("u1"), 20);
         let other = PeerCertificate { serial: 9.into(), ..own };
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_older_versions_get_the_serial_number_that_is_shown_first() {
+    fn older_records_adopt_the_first_serial_number_shown() {
         let own = certificate(1, 10);
         let key = hex::encode(own.key);
         let text =
@@ -347,20 +347,20 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_that_another_process_did_not_finish_is_a_deletion_where_there_is_no_node() {
+    fn unfinished_registration_without_a_node_counts_as_a_deletion() {
         let own = certificate(1, 10);
         let begun = Entry { registering: Some("gone".to_owned()), ..Entry::joined(&own, None, 20) };
         assert_eq!(denied(&begun, None, &own), Some(Denied::Interrupted));
         let CertificateStatus::Record(bound) = judge(Some(&begun), Some("u1"), &own, 50) else {
             panic!("not bound")
         };
-        assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is gone");
+        assert_eq!(bound, Entry::joined(&own, Some("u1"), 20), "and the mark is removed");
         let by_this = Entry { registering: Some("this".to_owned()), ..begun };
         assert_eq!(denied(&by_this, None, &own), None, "it is under way");
     }
 
     #[test]
-    fn a_lost_record_of_a_renewal_locks_nobody_out() {
+    fn lost_renewal_record_locks_nobody_out() {
         let (first, later) = (certificate(1, 10), certificate(2, 30));
         let entry = Entry::joined(&first, Some("u1"), 10);
         let CertificateStatus::Record(entry) = judge(Some(&entry), Some("u1"), &later, 50) else {
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_in_force_are_few() {
+    fn certificates_in_force_are_bounded() {
         let mut entry = Entry::joined(&certificate(0, 10), Some("u1"), 10);
         for number in 1..20 {
             entry = entry.with(Key::from(&certificate(number, 10)), 50);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_stays_until_all_that_was_issued_under_its_name_has_ended() {
+    fn record_is_kept_until_all_certificates_of_its_name_have_expired() {
         let long = PeerCertificate { expires: 90_000, ..certificate(1, 10) };
         let joined = Entry::joined(&long, Some("u1"), 10);
         let next = |number: u8| certificate(number, u64::from(number) * 20);
@@ -406,11 +406,11 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_before_the_binding_ends_the_certificate_too() {
+    fn deletion_before_binding_invalidates_the_certificate() {
         let own = certificate(1, 10);
         let fresh = Entry::joined(&own, None, 200);
         assert_eq!(fresh.after_deletion("u0", 100), None, "a Node from before the join");
-        let gone = fresh.after_deletion("u1", 210).expect("bound to what is gone");
+        let gone = fresh.after_deletion("u1", 210).expect("bound to a Node that no longer exists");
         assert_eq!(denied(&gone, None, &own), Some(Denied::Deleted));
         assert_eq!(gone.after_deletion("u1", 210), None);
     }

@@ -89,13 +89,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_whose_tries_are_remembered_are_bounded() {
+    async fn remembered_registration_attempts_are_bounded() {
         let pauses = Pauses::default();
         (0..=PAUSES_MAX).for_each(|number| pauses.failed(&node(number)));
         assert_eq!(pauses.left(&node(PAUSES_MAX)), None);
         assert_eq!(pauses.0.lock().len(), PAUSES_MAX);
         pauses.failed(&node(0));
-        assert!(pauses.left(&node(0)).is_some(), "those that are there go on");
+        assert!(pauses.left(&node(0)).is_some(), "existing pauses continue");
         tokio::time::advance(PAUSE.max * 2).await;
         pauses.failed(&node(PAUSES_MAX));
         assert!(pauses.left(&node(PAUSES_MAX)).is_some(), "those that are forgotten make room");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_are_remembered_for_seconds_and_few() {
+    async fn cached_refusals_are_short_and_bounded() {
         let questions = Questions::default();
         let known = || (None, None);
         let asked = |number| questions.refusal(&node(number), &certificate(), &known());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_wait_for_one_name_are_few_and_leave_nothing() {
+    async fn waiting_callers_of_one_name_are_bounded_and_forgotten() {
         let questions = Questions::default();
         let turns: Vec<_> =
             (0..=WAITING_MAX).map(|_| questions.turn(&node(1)).expect("there is room")).collect();

@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn who_renews_at_the_usual_time_never_waits() {
+    fn renewal_at_the_usual_time_never_waits() {
         let (mut now, mut last) = (1_000_000, None);
         for _ in 0..20 {
             let renewals = Renewals::with_one_more(last, now);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_was_ahead_keeps_nobody_waiting() {
+    fn clock_that_was_ahead_makes_no_renewal_wait() {
         let renewals = Renewals { count: 20, last: 1_000_000 };
         assert_eq!(renewals.left(1_000_000 - CLOCK_SKEW_SECONDS), Some(PAUSE_MAX));
         assert_eq!(renewals.left(1_000_000 - CLOCK_SKEW_SECONDS - 1), None);

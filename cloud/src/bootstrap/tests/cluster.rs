@@ -11,7 +11,7 @@ use super::*;
 
 /// An API server that accepts every call and answers none.
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_does_not_answer_keeps_no_join_waiting() {
+async fn unanswered_api_call_does_not_stall_a_join() {
     let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
         std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
     });

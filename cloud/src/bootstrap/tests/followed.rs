@@ -49,14 +49,14 @@ async fn judged(identities: &Identities, identity: &NodeIdentity) -> Result<(), 
 }
 
 #[tokio::test]
-async fn a_node_that_is_listed_no_more_takes_its_certificate_along() {
+async fn certificate_ends_when_a_list_lacks_its_node() {
     for other in [None, Some(node("u2", 5))] {
         let (_world, identity, identities) = joined().await;
         tell(&identities, vec![Event::Apply(node("u1", 1))]).await;
         assert_eq!(
             judged(&identities, &identity).await,
             Ok(()),
-            "not bound: the API says that there is none"
+            "not bound: the API server has no such Node"
         );
         tell(&identities, list(other.into_iter().collect())).await;
         assert_eq!(judged(&identities, &identity).await, Err(Denied::Deleted));
@@ -64,7 +64,7 @@ async fn a_node_that_is_listed_no_more_takes_its_certificate_along() {
 }
 
 #[tokio::test]
-async fn a_node_in_whose_place_there_is_another_one_takes_its_certificate_along() {
+async fn replaced_node_invalidates_its_certificate() {
     let (_world, identity, identities) = joined().await;
     tell(&identities, vec![Event::Apply(node("u1", 1)), Event::Apply(node("u1", 1))]).await;
     assert_eq!(judged(&identities, &identity).await, Ok(()));
@@ -74,7 +74,7 @@ async fn a_node_in_whose_place_there_is_another_one_takes_its_certificate_along(
 
 /// The Node was deleted while the watch was interrupted, and another machine has joined under its name since.
 #[tokio::test]
-async fn a_node_from_before_the_join_takes_nothing_along() {
+async fn deletion_of_a_node_older_than_the_join_revokes_nothing() {
     let (_world, identity, identities) = joined().await;
     tell(&identities, list(vec![node("u0", -3600)])).await;
     tell(&identities, list(Vec::new())).await;
@@ -91,7 +91,7 @@ async fn unrecorded() -> (World, NodeIdentity, Arc<Identities>) {
 }
 
 #[tokio::test]
-async fn a_deletion_that_cannot_be_recorded_counts_at_once_and_is_recorded_when_it_can() {
+async fn unrecordable_deletion_takes_effect_at_once_and_is_recorded_later() {
     let (world, identity, identities) = joined().await;
     let registry = Registry::new(5);
     let session = super::in_force::session(&registry, identity.facts());
@@ -117,14 +117,14 @@ async fn a_deletion_that_cannot_be_recorded_counts_at_once_and_is_recorded_when_
 }
 
 #[tokio::test]
-async fn a_deletion_that_waits_is_none_of_whoever_joins_meanwhile() {
+async fn pending_deletion_does_not_affect_a_later_join() {
     for elsewhere in [false, true] {
         let (world, former, identities) = unrecorded().await;
         *world.secrets.broken.lock() = None;
         let (new, other) = (World::start().await.joined("edge1").await, world.replica().await.identities());
         let replica = if elsewhere { &other } else { &identities };
         let joined = replica.joined(&edge1(), &new.facts(), elsewhere).await.expect("recorded");
-        assert!(joined.is_ok(), "{joined:?}: the name is free where the deletion is known");
+        assert!(joined.is_ok(), "{joined:?}: the name is free once the deletion is known");
         assert!(identities.end_all_deleted().await);
         for replica in [&other, &identities] {
             assert_eq!(judged(replica, &new).await, Ok(()));

@@ -43,7 +43,7 @@ async fn registered() -> (World, NodeIdentity, Arc<Identities>) {
 }
 
 #[tokio::test]
-async fn what_is_told_late_takes_no_revocation_back() {
+async fn late_watch_event_does_not_undo_a_revocation() {
     let (world, identity, identities) = registered().await;
     let (earlier, listing) = (told(&world), identities.versions());
     identities.revoke(&edge1()).await.expect("revoked");
@@ -55,7 +55,7 @@ async fn what_is_told_late_takes_no_revocation_back() {
 }
 
 #[tokio::test]
-async fn a_slow_read_takes_no_revocation_back() {
+async fn slow_read_does_not_undo_a_revocation() {
     let (world, identity, identities) = registered().await;
     let node = edge1();
     let facts = identity.facts();
@@ -73,19 +73,19 @@ async fn a_slow_read_takes_no_revocation_back() {
 
 /// A restored etcd: the API itself reports the older state, in answer to a later question.
 #[tokio::test]
-async fn what_the_api_has_now_counts_also_when_its_history_went_back() {
+async fn present_api_state_counts_even_after_a_restore() {
     let (world, identity, identities) = registered().await;
     let (before, backup) = (told(&world), world.secrets.secrets.lock().clone());
     identities.revoke(&edge1()).await.expect("revoked");
     *world.secrets.secrets.lock() = backup;
     take(&identities, &before, None);
-    assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone proves nothing");
+    assert!(!identities.is_known_good(&edge1(), &identity.facts()), "a watch alone is no proof");
     assert_eq!(identities.ask(&edge1(), &identity.facts()).await.expect("an answer"), Ok(()));
     assert!(identities.is_known_good(&edge1(), &identity.facts()));
 }
 
 #[tokio::test]
-async fn how_full_the_records_and_the_tokens_are_is_measured() {
+async fn usage_of_records_and_tokens_is_measured() {
     let (world, _, identities) = registered().await;
     for _ in 0..3 {
         let token = NewToken { names: Vec::new(), uses: 1, life: Duration::from_secs(60), replace: false };

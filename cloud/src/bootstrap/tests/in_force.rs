@@ -27,7 +27,7 @@ async fn judged(world: &World, identity: &NodeIdentity) -> Result<(), Denied> {
 }
 
 #[tokio::test]
-async fn the_certificate_of_a_deleted_node_opens_nothing_and_renews_nothing() {
+async fn certificate_of_a_deleted_node_opens_no_session_and_renews_nothing() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     assert_eq!(judged(&world, &identity).await, Ok(()), "before it registers");
@@ -43,7 +43,7 @@ async fn the_certificate_of_a_deleted_node_opens_nothing_and_renews_nothing() {
 }
 
 #[tokio::test]
-async fn the_certificate_of_a_deleted_node_does_not_return_with_the_next_join() {
+async fn certificate_of_a_deleted_node_stays_invalid_after_the_next_join() {
     let world = World::start().await;
     let old = world.joined("edge1").await;
     world.set_node("edge1", present("u1"));
@@ -57,7 +57,7 @@ async fn the_certificate_of_a_deleted_node_does_not_return_with_the_next_join() 
 }
 
 #[tokio::test]
-async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next() {
+async fn renewing_certificate_stays_valid_until_the_next_renewal() {
     let world = World::start().await;
     let first = world.joined("edge1").await;
     world.set_node("edge1", present("u1"));
@@ -74,7 +74,7 @@ async fn a_renewal_keeps_the_certificate_that_it_was_asked_with_until_the_next()
 
 /// Another machine may join after a certificate was checked and before its renewal is recorded.
 #[tokio::test]
-async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
+async fn renewal_overtaken_by_a_join_is_not_recorded() {
     let world = World::start().await;
     let (old, node) = (world.joined("edge1").await, NodeId::parse("edge1").expect("a name"));
     let (new, identities) = (World::start().await.joined("edge1").await, world.bootstrap.identities());
@@ -88,7 +88,7 @@ async fn a_renewal_that_a_join_has_overtaken_is_not_recorded() {
 /// A thief renews while a join that replaces the node is about to be recorded. All certificates that the thief has
 /// received by then, including discarded ones, end with that join.
 #[tokio::test]
-async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
+async fn renewal_does_not_survive_a_replacing_join() {
     let world = World::start().await;
     let (stolen, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
     let identities = world.bootstrap.identities();
@@ -118,7 +118,7 @@ async fn a_renewal_does_not_survive_the_join_that_replaces_it() {
 /// A cloudcore of an older version writes the records of all names of a Secret, but without the start of their latest
 /// certificates.
 #[tokio::test]
-async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
+async fn record_written_by_an_older_cloudcore_restores_no_certificate() {
     let world = World::start().await;
     let (first, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
     let identities = world.bootstrap.identities();
@@ -161,7 +161,7 @@ async fn a_record_that_an_older_cloudcore_has_written_gives_nothing_back() {
 /// Expired records are removed with the next write to their Secret. Lifetimes of certificates differ: the successor of
 /// a certificate may expire first.
 #[tokio::test]
-async fn a_replaced_certificate_stays_replaced_when_its_successor_has_ended() {
+async fn replaced_certificate_stays_invalid_after_its_successor_expires() {
     let world = World::start().await;
     let (long, node) = (world.joined("edge1").await.facts(), NodeId::parse("edge1").expect("a name"));
     let identities = world.bootstrap.identities();
@@ -183,11 +183,11 @@ async fn a_replaced_certificate_stays_replaced_when_its_successor_has_ended() {
     world.skip(335 * day);
     others_write().await;
     let recorded = world.secrets.secrets.lock().values().any(|secret| secret.data.contains_key("edge1"));
-    assert!(!recorded, "nothing of it can still be valid");
+    assert!(!recorded, "none of its certificates can still be valid");
 }
 
 #[tokio::test]
-async fn what_one_replica_revokes_the_others_refuse() {
+async fn revocation_by_one_replica_is_enforced_by_all() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.set_node("edge1", present("u1"));
@@ -209,7 +209,7 @@ async fn what_one_replica_revokes_the_others_refuse() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_recorded_is_not_given() {
+async fn unrecorded_certificate_is_not_issued() {
     let world = World::start().await;
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
     let body = || csr("edge1", &KeyPair::generate().expect("a key"));
@@ -220,7 +220,7 @@ async fn a_certificate_that_cannot_be_recorded_is_not_given() {
 }
 
 #[tokio::test]
-async fn a_fleet_from_before_the_records_is_taken_over_by_its_nodes() {
+async fn fleet_from_before_the_records_is_adopted_by_its_nodes() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
@@ -235,7 +235,7 @@ async fn a_fleet_from_before_the_records_is_taken_over_by_its_nodes() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_lets_nobody_in() {
+async fn damaged_record_admits_nobody() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.set_node("edge1", present("u1"));
@@ -250,14 +250,14 @@ async fn a_damaged_record_lets_nobody_in() {
 
 /// The authority is one Secret, and its replacement ends the process: no session of the former authority continues.
 #[tokio::test(start_paused = true)]
-async fn a_replaced_authority_ends_the_process() {
+async fn replaced_authority_ends_the_process() {
     let secrets = Arc::new(MemorySecrets::default());
     let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
     let watching = tokio::spawn(bootstrap.authority_stays());
     tokio::time::sleep(Duration::from_secs(60)).await;
     let kept = secrets.secrets.lock().remove("casecret").expect("stored");
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(!watching.is_finished(), "one that is gone is reported only");
+    assert!(!watching.is_finished(), "a missing record is only reported");
     let other = Arc::new(MemorySecrets::default());
     Bootstrap::with_parts(parts(&other), options()).await.expect("ready");
     let mut replaced = other.secrets.lock()["casecret"].clone();
@@ -269,7 +269,7 @@ async fn a_replaced_authority_ends_the_process() {
 }
 
 #[tokio::test]
-async fn the_records_have_an_upper_bound() {
+async fn certificate_records_are_bounded() {
     let world = World::start().await;
     let identities = world.bootstrap.identities();
     let certificate = PeerCertificate { serial: 7.into(), key: [7; 32], issued: 1, expires: u64::MAX / 2 };
@@ -315,7 +315,7 @@ pub(super) fn session(registry: &Registry, certificate: PeerCertificate) -> Arc<
 }
 
 #[tokio::test]
-async fn sessions_end_with_what_let_them_in() {
+async fn session_ends_when_its_certificate_is_no_longer_in_force() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (node, identities) = (NodeId::parse("edge1").expect("a name"), world.bootstrap.identities());
@@ -334,7 +334,7 @@ async fn sessions_end_with_what_let_them_in() {
 
     world.set_node("edge1", Some(NodeState::Absent));
     identities.know_nodes([].into());
-    assert_eq!(said().await.expect("the Node is gone").0, GoodbyeReason::NodeDeleted);
+    assert_eq!(said().await.expect("the Node no longer exists").0, GoodbyeReason::NodeDeleted);
 
     world.set_node("edge1", present("u1"));
     identities.know_nodes([(node.clone(), "u1".to_owned())].into());

@@ -34,9 +34,9 @@ async fn all_recorded(inner: &Inner) {
 /// answered. False when it was done before that.
 async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) -> bool {
     let inner = &world.bootstrap.inner;
-    let waiting = inner.door.enter([192, 0, 2, 1].into()).expect("a place");
+    let waiting = inner.limiter.enter([192, 0, 2, 1].into()).expect("a place");
     assert!(waiting.spoke());
-    let slot = Arc::new(waiting.work().await.expect("a working place"));
+    let slot = Arc::new(waiting.work().await.expect("a slot"));
     let certificate = World::start().await.joined("edge1").await.facts();
     let way = Way::Token { bearer: bearer.to_owned(), replace: false };
     let node = edge1();
@@ -56,14 +56,14 @@ async fn given_up_after(world: &World, looks: usize, later: bool, bearer: &str) 
     drop(asked);
     drop(slot);
     let held = usize::from(!inner.issues.is_empty());
-    assert_eq!(inner.door.working(), held, "it has its place until it is done");
+    assert_eq!(inner.limiter.working(), held, "it keeps its slot until it finishes");
     all_recorded(inner).await;
-    assert_eq!(inner.door.working(), 0);
+    assert_eq!(inner.limiter.working(), 0);
     true
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_spends_nothing_and_leaves_nothing_behind() {
+async fn disconnected_client_consumes_no_use_and_leaves_no_record() {
     let mut looks = 0;
     for later in [false, true].into_iter().cycle() {
         let world = World::start().await;
@@ -83,7 +83,7 @@ async fn a_client_that_hangs_up_spends_nothing_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_again_and_again_uses_the_token_up() {
+async fn repeated_disconnects_use_up_the_token() {
     let mut looks = 0;
     loop {
         let world = World::start().await;
@@ -104,7 +104,7 @@ async fn who_hangs_up_again_and_again_uses_the_token_up() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_recorded_at_a_time_are_bounded() {
+async fn concurrent_certificate_records_are_bounded() {
     let world = World::start().await;
     for _ in 0..ISSUES_MAX {
         world.bootstrap.inner.issues.spawn_isolated("another one", std::future::pending::<()>());

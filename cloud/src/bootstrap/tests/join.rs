@@ -11,7 +11,7 @@ use super::world::{World, csr, csr_params, present, request};
 use super::*;
 
 #[tokio::test]
-async fn the_token_pins_the_ca_that_the_port_gives() {
+async fn token_pins_the_ca_of_the_join_port() {
     let world = World::start().await;
     let (status, ca) = world.ask(None, request(Method::GET, "/ca.crt", &[], Vec::new())).await;
     assert_eq!((status, &ca[..]), (StatusCode::OK, world.bootstrap.authority().as_ref()));
@@ -44,7 +44,7 @@ async fn tokens_and_keys_are_those_of_kubeedge() {
 }
 
 #[tokio::test]
-async fn a_joined_node_gets_its_name_and_nothing_else() {
+async fn certificate_of_a_joined_node_has_only_its_name() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (_, certificate) = X509Certificate::from_der(&identity.certificate).expect("DER");
@@ -113,7 +113,7 @@ fn bad_requests() -> Vec<(&'static str, Vec<u8>, &'static str)> {
 }
 
 #[tokio::test]
-async fn requests_are_checked_field_by_field() {
+async fn signing_request_fields_are_each_validated() {
     let world = World::start().await;
     for (case, body, sentence) in bad_requests() {
         let headers = [("nodename", "edge1".to_owned()), world.bearer()];
@@ -180,7 +180,7 @@ async fn bad_tokens_and_headers_are_refused_with_a_sentence() {
 }
 
 #[tokio::test]
-async fn an_expired_token_says_so() {
+async fn expired_token_is_reported_as_expired() {
     let world = World::start().await;
     world.skip(Duration::from_secs(25 * 3600));
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
@@ -194,7 +194,7 @@ async fn an_expired_token_says_so() {
 }
 
 #[tokio::test]
-async fn the_shared_token_does_not_take_over_a_name() {
+async fn shared_token_cannot_take_over_a_name() {
     let world = World::start().await;
     let body = || csr("edge1", &KeyPair::generate().expect("a key"));
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
@@ -217,7 +217,7 @@ async fn the_shared_token_does_not_take_over_a_name() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_is_refused() {
+async fn join_body_beyond_the_limit_is_refused() {
     let world = World::start().await;
     let headers = [("nodename", "edge1".to_owned()), world.bearer()];
     let (status, text) = world.enroll(None, &headers, vec![0; routes::BODY_LEN_MAX + 1]).await;
@@ -242,7 +242,7 @@ async fn other_routes_answer_as_documented() {
     world.set_node("edge1", present("u1"));
     let node = NodeId::parse("edge1").expect("a name");
     world.bootstrap.identities().know_nodes([(node, "u1".to_owned())].into());
-    assert_eq!(ask("/node/edge1").await, StatusCode::OK, "the node itself is told");
+    assert_eq!(ask("/node/edge1").await, StatusCode::OK, "the node itself learns it");
     assert_eq!(ask("/node/edge2").await, StatusCode::NOT_FOUND, "and of no other");
     assert_eq!(world.get("/node/").await.0, StatusCode::BAD_REQUEST);
     assert_eq!(world.get("/elsewhere").await.0, StatusCode::NOT_FOUND);
@@ -271,7 +271,7 @@ async fn silent_connections_are_closed() {
 }
 
 #[tokio::test]
-async fn what_is_no_tls_is_closed() {
+async fn connection_without_tls_is_closed() {
     let world = World::start().await;
     let mut plain = world.connect().await;
     plain.write_all(b"GET /ca.crt HTTP/1.1\r\n\r\n").await.expect("sent");

@@ -50,7 +50,7 @@ async fn registered() -> (World, NodeIdentity) {
 }
 
 #[tokio::test]
-async fn a_node_that_renews_in_a_loop_has_its_record_written_a_few_times() {
+async fn renewals_in_a_loop_cause_few_record_writes() {
     let (world, mut identity) = registered().await;
     let before = writes(&world);
     for _ in 0..3 {
@@ -63,7 +63,7 @@ async fn a_node_that_renews_in_a_loop_has_its_record_written_a_few_times() {
         assert!((50..=60).contains(&wait), "{wait} s");
     }
     assert_eq!(writes(&world) - before, 3);
-    assert_eq!(reads(&world), 0, "memory says it");
+    assert_eq!(reads(&world), 0, "the copy in memory answers");
     world.skip(Duration::from_secs(60));
     identity = renew(&world, &identity).await.expect("after the pause");
     let wait = renew(&world, &identity).await.map(drop).expect_err("too often");
@@ -75,16 +75,16 @@ async fn a_node_that_renews_in_a_loop_has_its_record_written_a_few_times() {
 }
 
 #[tokio::test]
-async fn who_renews_again_after_a_lost_answer_gets_through() {
+async fn renewal_after_a_lost_answer_succeeds() {
     let (world, identity) = registered().await;
     for _ in 0..3 {
-        renew(&world, &identity).await.expect("nobody has the one before");
+        renew(&world, &identity).await.expect("no node has the previous one");
     }
     renew(&world, &identity).await.map(drop).expect_err("too often");
 }
 
 #[tokio::test]
-async fn renewals_at_the_same_time_are_paced_as_those_in_a_row() {
+async fn concurrent_renewals_are_paced_like_consecutive_ones() {
     let (world, identity) = registered().await;
     reads(&world);
     let before = writes(&world);
@@ -97,7 +97,7 @@ async fn renewals_at_the_same_time_are_paced_as_those_in_a_row() {
 
 /// The limit comes from the record, not from the memory of one replica.
 #[tokio::test]
-async fn all_replicas_keep_the_pace_of_a_name() {
+async fn all_replicas_apply_the_same_renewal_pace() {
     let (world, identity) = registered().await;
     let replicas = [world.replica().await, world.replica().await];
     let with = identity.facts();
@@ -120,7 +120,7 @@ async fn all_replicas_keep_the_pace_of_a_name() {
 
 /// Such a request is not a renewal, and a client can send any number of them.
 #[tokio::test]
-async fn a_renewal_that_comes_to_nothing_costs_the_api_nothing() {
+async fn failed_renewal_costs_no_api_call() {
     let (world, identity) = registered().await;
     reads(&world);
     let headers = [("nodename", "edge1".to_owned())];
@@ -132,7 +132,7 @@ async fn a_renewal_that_comes_to_nothing_costs_the_api_nothing() {
 }
 
 #[tokio::test]
-async fn an_expired_certificate_without_a_node_costs_one_question_however_often_it_asks() {
+async fn expired_certificate_without_a_node_costs_one_api_call() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     world.skip(Duration::from_secs(366 * 86_400));
@@ -148,7 +148,7 @@ async fn an_expired_certificate_without_a_node_costs_one_question_however_often_
 }
 
 #[tokio::test]
-async fn a_node_that_asks_for_its_node_again_and_again_costs_the_api_next_to_nothing() {
+async fn repeated_node_queries_cost_few_api_calls() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let identities = world.bootstrap.identities();
@@ -170,12 +170,12 @@ async fn a_node_that_asks_for_its_node_again_and_again_costs_the_api_next_to_not
     for _ in 0..20 {
         assert_eq!(ask().await, StatusCode::OK);
     }
-    assert_eq!(reads(&world), 0, "memory says it");
+    assert_eq!(reads(&world), 0, "the copy in memory answers");
 }
 
 /// Other writers of the same Secret never stop.
 #[tokio::test(start_paused = true)]
-async fn a_revocation_comes_through_while_others_keep_writing() {
+async fn revocation_succeeds_despite_concurrent_writers() {
     let secrets = Arc::new(MemorySecrets::default());
     let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
     *secrets.overtaken.lock() = 100;

@@ -27,7 +27,7 @@ async fn revoked() -> (World, NodeIdentity, Arc<Identities>) {
 }
 
 #[tokio::test]
-async fn who_is_refused_costs_one_question_however_often_it_dials() {
+async fn refused_certificate_costs_one_api_call_however_often_it_connects() {
     let (world, identity, identities) = revoked().await;
     let (node, facts) = (edge1(), identity.facts());
     let dials = (0..16).map(|_| identities.check(&node, &facts));
@@ -42,7 +42,7 @@ async fn who_is_refused_costs_one_question_however_often_it_dials() {
 }
 
 #[tokio::test]
-async fn a_join_is_known_at_once_to_who_was_refused() {
+async fn join_clears_a_cached_refusal_at_once() {
     let (world, old, identities) = revoked().await;
     let (node, facts) = (edge1(), old.facts());
     assert_eq!(identities.check(&node, &facts).await.expect("an answer"), Err(Denied::Revoked));
@@ -59,7 +59,7 @@ async fn a_join_is_known_at_once_to_who_was_refused() {
 }
 
 #[tokio::test]
-async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
+async fn created_node_clears_a_cached_refusal_at_once() {
     let (world, identity, _) = revoked().await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
     world.set_node("edge1", Some(NodeState::Absent));
@@ -75,7 +75,7 @@ async fn a_node_that_appears_is_known_at_once_to_who_was_refused() {
 
 /// A change that is reported while the answer is on its way is newer than the answer.
 #[tokio::test]
-async fn a_refusal_does_not_outlive_what_is_told_while_it_is_made() {
+async fn refusal_is_not_cached_past_a_change_during_its_check() {
     let (world, identity, _) = revoked().await;
     world.secrets.secrets.lock().retain(|name, _| !name.starts_with(identities::SECRET_PREFIX));
     world.set_node("edge1", Some(NodeState::Absent));
@@ -95,7 +95,7 @@ async fn a_refusal_does_not_outlive_what_is_told_while_it_is_made() {
 
 /// Many connections for one name take no slots from others.
 #[tokio::test]
-async fn those_who_crowd_around_one_name_leave_room_for_others() {
+async fn requests_for_one_name_leave_room_for_other_names() {
     let (world, identity, identities) = revoked().await;
     let facts = identity.facts();
     let (node, other) = (edge1(), NodeId::parse("edge2").expect("a name"));

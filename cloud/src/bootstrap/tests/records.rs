@@ -28,7 +28,7 @@ fn by_hand() -> (Kube, mpsc::UnboundedReceiver<Call>) {
         if is_known {
             assert!(query.contains("labelSelector=app.kubernetes.io"), "{query}");
             let what = if query.contains("watch=true") { "watch" } else { "list" };
-            asked.send((what, answer)).expect("the test asks on");
+            asked.send((what, answer)).expect("the test keeps asking");
         }
         async move {
             if !is_known {
@@ -45,7 +45,7 @@ fn by_hand() -> (Kube, mpsc::UnboundedReceiver<Call>) {
 /// The next call, which must be this one.
 async fn asked(calls: &mut mpsc::UnboundedReceiver<Call>, what: &str) -> oneshot::Sender<String> {
     let next = tokio::time::timeout(Duration::from_secs(60), calls.recv()).await;
-    let (question, answer) = next.expect("in time").expect("it goes on");
+    let (question, answer) = next.expect("in time").expect("it continues");
     assert_eq!(question, what);
     answer
 }
@@ -78,7 +78,7 @@ fn events(told: &[(&str, &[Value])]) -> String {
 }
 
 #[tokio::test]
-async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_compared() {
+async fn records_watch_never_undoes_a_revocation_and_each_list_is_compared() {
     let node = NodeId::parse("edge1").expect("a name");
     let world = World::start().await;
     let (facts, identities) = (world.joined("edge1").await.facts(), world.bootstrap.identities());
@@ -97,7 +97,7 @@ async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_comp
     assert!(!is_good(), "a list tells it");
     watch.send(events(&[("DELETED", &before), ("MODIFIED", &before)])).expect("awaited");
     let restored = asked(&mut calls, "list").await;
-    assert!(!is_good(), "neither what is deleted whole nor what comes late takes it back");
+    assert!(!is_good(), "neither a deletion of the whole record nor a late event reverts it");
 
     // A restored etcd.
     *world.secrets.secrets.lock() = backup;
@@ -111,11 +111,11 @@ async fn the_watch_of_the_records_takes_no_revocation_back_and_each_list_is_comp
     watch.send(events(&[("MODIFIED", &[unreadable])])).expect("awaited");
 
     let made_before = asked(&mut calls, "list").await;
-    assert!(is_good(), "what cannot be read changes nothing");
+    assert!(is_good(), "an unreadable record changes nothing");
     identities.revoke(&node).await.expect("revoked");
     made_before.send(list(&before)).expect("awaited");
     let watch = asked(&mut calls, "watch").await;
-    assert!(!is_good(), "a list that was made before it takes no revocation back");
+    assert!(!is_good(), "an older list reverts no revocation");
 
     // The next list shows it. An event of the watch after that is not an answer to a question.
     watch.send(events(&[])).expect("awaited");

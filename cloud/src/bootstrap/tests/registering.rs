@@ -24,7 +24,7 @@ async fn begun(bootstrap: &Bootstrap) -> Registration {
 
 /// A cloudcore that is killed between the creation of a Node and the recording of its UID. It runs nothing after that.
 #[tokio::test]
-async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_along() {
+async fn certificate_of_a_node_deleted_while_no_cloudcore_ran_is_invalid() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     std::mem::forget(begun(&world.bootstrap).await);
@@ -41,7 +41,7 @@ async fn a_node_that_was_deleted_while_no_cloudcore_ran_takes_its_certificate_al
 
 /// The joining client controls how long the request takes, and a token for any name is valid for this one as well.
 #[tokio::test]
-async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
+async fn delayed_join_cannot_take_a_name_taken_meanwhile() {
     let world = World::start().await;
     let (identities, late) = (world.bootstrap.identities(), world.joined("edge2").await.facts());
     let held_back =
@@ -61,7 +61,7 @@ async fn a_join_that_is_held_back_takes_no_name_that_somebody_has_by_then() {
 /// The same, but the name is free when the join asks, and another machine has joined and registered when it is
 /// recorded.
 #[tokio::test]
-async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
+async fn join_overtaken_during_its_checks_takes_no_name() {
     let (world, elsewhere) = (World::start().await, World::start().await);
     let (late, honest) = (elsewhere.joined("edge1").await.facts(), elsewhere.joined("edge2").await.facts());
     // A deleted Node leaves its record.
@@ -81,7 +81,7 @@ async fn a_join_that_was_overtaken_while_it_asked_takes_no_name() {
 }
 
 #[tokio::test]
-async fn a_registration_is_bound_to_the_node_that_it_has_made() {
+async fn registration_is_bound_to_the_node_it_created() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     // The Node is created and deleted before the answer is recorded.
@@ -95,7 +95,7 @@ async fn a_registration_is_bound_to_the_node_that_it_has_made() {
 }
 
 #[tokio::test]
-async fn a_registration_that_has_failed_leaves_no_mark() {
+async fn failed_registration_leaves_no_mark() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     begun(&world.bootstrap).await.end(None).await;
@@ -107,7 +107,7 @@ async fn a_registration_that_has_failed_leaves_no_mark() {
 /// The API is unavailable when the outcome is to be recorded, or the request is dropped with its session. It is
 /// retried.
 #[tokio::test]
-async fn a_registration_without_an_end_is_looked_at_again() {
+async fn unfinished_registration_is_checked_again() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (identities, after) = (world.bootstrap.identities(), world.replica().await);
@@ -133,7 +133,7 @@ async fn a_registration_without_an_end_is_looked_at_again() {
 
 /// One of two requests of a node fails while the other one is running: the other's mark stays.
 #[tokio::test]
-async fn a_registration_leaves_the_mark_of_another_one() {
+async fn registration_respects_the_mark_of_another() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (after, identities) = (world.replica().await, world.bootstrap.identities());
@@ -147,7 +147,7 @@ async fn a_registration_leaves_the_mark_of_another_one() {
 }
 
 #[tokio::test]
-async fn two_replicas_that_register_one_node_leave_each_other_their_marks() {
+async fn two_replicas_registering_one_node_respect_each_others_marks() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let (other, after) = (world.replica().await, world.replica().await);
@@ -174,7 +174,7 @@ async fn two_replicas_that_register_one_node_leave_each_other_their_marks() {
 
 /// The replica has seen that there is no Node when another replica creates it.
 #[tokio::test]
-async fn a_registration_that_another_replica_has_overtaken_reads_the_node_again() {
+async fn registration_overtaken_by_another_replica_reads_the_node_again() {
     let world = World::start().await;
     world.joined("edge1").await;
     let other = world.replica().await;
@@ -189,7 +189,7 @@ async fn a_registration_that_another_replica_has_overtaken_reads_the_node_again(
 }
 
 #[tokio::test]
-async fn no_node_is_created_where_that_cannot_be_marked() {
+async fn no_node_is_created_when_its_mark_cannot_be_written() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     *world.secrets.broken.lock() = Some(identities::SECRET_PREFIX);
@@ -200,7 +200,7 @@ async fn no_node_is_created_where_that_cannot_be_marked() {
     world.set_node("edge1", Some(NodeState::Absent));
     let after = world.replica().await;
     let judged = after.identities().ask(&edge1(), &identity.facts()).await.expect("an answer");
-    assert_eq!(judged, Ok(()), "nothing was begun");
+    assert_eq!(judged, Ok(()), "no registration was started");
 }
 
 /// A minute in which nothing happens.
@@ -211,7 +211,7 @@ async fn a_minute() {
 }
 
 #[tokio::test]
-async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
+async fn registration_outcome_is_recorded_before_the_process_ends() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     let after = world.replica().await;
@@ -221,7 +221,7 @@ async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
     let tasks = tombolo_runtime::Tasks::new();
     crate::app::end_tasks(&tasks, &world.bootstrap, &Drain::never()).await;
     assert_eq!(judged().await, Ok(()));
-    // An API that does not answer delays nothing for ever.
+    // An API that does not answer blocks nothing for ever.
     a_minute().await;
     drop(begun(&world.bootstrap).await);
     world.secrets.hold_reads(true);
@@ -231,7 +231,7 @@ async fn what_came_of_a_registration_is_recorded_before_the_tasks_end() {
 
 /// The API does not answer, but what is known in memory still ends sessions.
 #[tokio::test]
-async fn sessions_end_while_a_registration_cannot_be_recorded() {
+async fn unrecordable_registration_does_not_delay_the_end_of_sessions() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     drop(begun(&world.bootstrap).await);

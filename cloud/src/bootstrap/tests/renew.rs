@@ -25,7 +25,7 @@ async fn a_node_renews_with_its_certificate_even_while_it_is_ready() {
 }
 
 #[tokio::test]
-async fn a_certificate_is_good_for_its_own_node_only() {
+async fn certificate_is_valid_only_for_its_own_node() {
     let world = World::start().await;
     let identity = world.joined("edge1").await;
     for token in [false, true] {
@@ -56,7 +56,7 @@ async fn an_expired_certificate_renews_within_the_grace_period_while_the_node_ex
 }
 
 #[tokio::test]
-async fn a_foreign_certificate_proves_nothing_but_a_token_still_does() {
+async fn foreign_certificate_is_ignored_and_a_token_still_counts() {
     let world = World::start().await;
     let foreign = World::start().await.joined("edge1").await;
     let (status, text) = renew(&world, &foreign, "edge1", false).await;

@@ -24,7 +24,7 @@ async fn made(bootstrap: &Bootstrap) -> String {
 
 /// The API answers immediately here, so each read costs one pause.
 #[tokio::test(start_paused = true)]
-async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
+async fn guessed_tokens_cost_a_bounded_number_of_reads() {
     let secrets = Arc::new(MemorySecrets::default());
     let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
     let (inner, node) = (&bootstrap.inner, edge1());
@@ -55,7 +55,7 @@ async fn guesses_of_tokens_cost_a_bounded_number_of_reads() {
 }
 
 #[tokio::test]
-async fn a_token_that_was_deleted_is_used_no_more() {
+async fn deleted_token_is_refused() {
     let world = World::start().await;
     let (inner, node) = (&world.bootstrap.inner, edge1());
     let bearer = made(&world.bootstrap).await;
@@ -85,7 +85,7 @@ fn fill(world: &World, until: usize) {
 }
 
 #[tokio::test]
-async fn whoever_has_the_shared_token_leaves_room_for_tokens_with_a_name() {
+async fn shared_token_joins_leave_record_space_for_named_tokens() {
     let world = World::start().await;
     let there = world.joined("edge2").await;
     world.set_node("edge2", present("u2"));
@@ -99,13 +99,13 @@ async fn whoever_has_the_shared_token_leaves_room_for_tokens_with_a_name() {
     let (status, text) = join(None, "edge1", vec![world.bearer()]).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{text}");
     assert!(text.contains("create a token for its name"), "{text}");
-    assert_eq!(join(Some(&there), "edge2", Vec::new()).await.0, StatusCode::OK, "who is there renews");
+    assert_eq!(join(Some(&there), "edge2", Vec::new()).await.0, StatusCode::OK, "existing nodes renew");
     let bearer = ("authorization", format!("Bearer {}", made(&world.bootstrap).await));
     assert_eq!(join(None, "edge1", vec![bearer]).await.0, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn a_name_is_revoked_also_where_the_records_are_full() {
+async fn revocation_works_when_the_records_are_full() {
     let world = World::start().await;
     let (identity, identities) = (world.joined("edge1").await, world.bootstrap.identities());
     fill(&world, SHARD_LEN_MAX);

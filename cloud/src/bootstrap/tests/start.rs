@@ -211,7 +211,7 @@ async fn files_of_the_operator_win_and_are_stored() {
 }
 
 #[tokio::test]
-async fn files_that_are_no_authority_do_not_replace_one() {
+async fn invalid_authority_files_do_not_replace_the_authority() {
     let folder = tempfile::tempdir().expect("a folder");
     let secrets = elsewhere().await;
     let good = secrets.value("casecret", "cadata");
@@ -229,7 +229,7 @@ async fn files_that_are_no_authority_do_not_replace_one() {
 
 /// With a paused clock, time passes only when all tasks wait.
 #[tokio::test(start_paused = true)]
-async fn a_replaced_file_of_the_authority_ends_the_process() {
+async fn replaced_authority_file_ends_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let (secrets, other) = (elsewhere().await, elsewhere().await);
     let pair = |of: &MemorySecrets| (of.value("casecret", "cadata"), of.value("casecret", "cakeydata"));

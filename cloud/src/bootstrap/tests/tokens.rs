@@ -30,7 +30,7 @@ async fn refused(world: &World, node: &str, token: &str, code: StatusCode, sente
 }
 
 #[tokio::test]
-async fn a_token_is_for_its_names_and_as_often_as_it_says() {
+async fn token_is_limited_to_its_names_and_uses() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
     assert_eq!(made.split('.').count(), 4, "a KubeEdge edge splits it into four parts");
@@ -44,7 +44,7 @@ async fn a_token_is_for_its_names_and_as_often_as_it_says() {
 }
 
 #[tokio::test]
-async fn a_request_that_gets_nothing_uses_nothing_up() {
+async fn refused_request_consumes_no_use() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let bearer = format!("Bearer {}", made.split_once('.').expect("a hash").1);
@@ -57,7 +57,7 @@ async fn a_request_that_gets_nothing_uses_nothing_up() {
 }
 
 #[tokio::test]
-async fn a_join_that_failed_gives_its_use_back() {
+async fn failed_join_returns_its_use() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     // The use is counted, but the certificate cannot be recorded.
@@ -76,7 +76,7 @@ async fn uses_left(world: &World) -> Vec<u32> {
 
 /// If the answer to a write is lost, it is unknown whether the write was made.
 #[tokio::test]
-async fn a_use_whose_answer_is_lost_is_counted_once() {
+async fn token_use_with_a_lost_answer_is_counted_once() {
     for lost in [Lost::Failed, Lost::Repeated] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1", "edge2"], 2, false)).await.expect("made");
@@ -89,7 +89,7 @@ async fn a_use_whose_answer_is_lost_is_counted_once() {
 
 /// Otherwise the name would be taken by a certificate that no client has.
 #[tokio::test]
-async fn a_join_whose_record_conflicts_with_itself_has_its_name() {
+async fn retried_join_recognises_its_own_record() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 2, false)).await.expect("made");
     *world.secrets.lost.lock() = Some((identities::SECRET_PREFIX, Lost::Repeated));
@@ -102,7 +102,7 @@ async fn a_join_whose_record_conflicts_with_itself_has_its_name() {
 }
 
 #[tokio::test]
-async fn a_deletion_whose_answer_is_lost_is_one() {
+async fn deletion_with_a_lost_answer_succeeds() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let id = made.split('.').nth(2).expect("an ID");
@@ -113,7 +113,7 @@ async fn a_deletion_whose_answer_is_lost_is_one() {
 
 /// The outcome of a join whose count or record is lost is unknown until the API answers again.
 #[tokio::test]
-async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
+async fn abandoned_join_is_undone_when_the_api_answers_again() {
     for of in [join_tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
@@ -130,7 +130,7 @@ async fn a_join_that_nobody_has_is_taken_back_when_the_api_answers_again() {
 
 /// A permanent error does not occupy a slot for ever.
 #[tokio::test]
-async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
+async fn cleanup_of_an_abandoned_join_is_given_up_after_an_hour() {
     for of in [join_tokens::SECRET, identities::SECRET_PREFIX] {
         let world = World::start().await;
         let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
@@ -153,7 +153,7 @@ async fn a_join_that_cannot_be_taken_back_is_given_up_after_an_hour() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_used_up_takes_its_use_back() {
+async fn used_up_token_gets_an_abandoned_use_back() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 1, false)).await.expect("made");
     let (bearer, node) = (made.split_once('.').expect("a hash").1, NodeId::parse("edge1").expect("a name"));
@@ -172,7 +172,7 @@ async fn a_token_that_is_used_up_takes_its_use_back() {
 
 /// A node owns its name already between its join and its first report.
 #[tokio::test]
-async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
+async fn only_a_replacing_token_takes_the_name_of_a_joined_node() {
     let world = World::start().await;
     let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
     let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
@@ -190,7 +190,7 @@ async fn only_a_token_that_replaces_takes_the_name_of_a_node_that_has_joined() {
 
 /// Both find the name free when they ask, but only one of them gets it.
 #[tokio::test]
-async fn two_who_join_under_one_name_do_not_both_get_it() {
+async fn two_concurrent_joins_cannot_share_a_name() {
     let world = World::start().await;
     let made = world.bootstrap.create_token(&token(&["edge1"], 2, false)).await.expect("made");
     let (one, other) = futures::join!(join(&world, "edge1", &made), join(&world, "edge1", &made));
@@ -228,7 +228,7 @@ async fn a_kubeedge_edge_joins_with_a_token_for_its_name() {
 }
 
 #[tokio::test]
-async fn only_a_token_that_replaces_takes_the_name_of_a_node() {
+async fn only_a_replacing_token_takes_the_name_of_a_node() {
     let world = World::start().await;
     let plain = world.bootstrap.create_token(&token(&[], 9, false)).await.expect("made");
     let replacing = world.bootstrap.create_token(&token(&["edge1"], 1, true)).await.expect("made");
@@ -258,7 +258,7 @@ async fn secrets_of_tokens_are_stored_as_hashes_only() {
 }
 
 #[tokio::test]
-async fn two_replicas_cannot_both_give_the_last_use_away() {
+async fn two_replicas_cannot_both_grant_the_last_use() {
     let secrets = Arc::new(MemorySecrets::default());
     let bootstrap = Bootstrap::with_parts(parts(&secrets), options()).await.expect("ready");
     let made = bootstrap.create_token(&token(&[], 3, false)).await.expect("made");
@@ -273,7 +273,7 @@ async fn two_replicas_cannot_both_give_the_last_use_away() {
 }
 
 #[tokio::test]
-async fn the_shared_token_is_off_unless_it_is_asked_for() {
+async fn shared_token_is_off_by_default() {
     let on = World::start().await;
     let world = World::start_with(Options { shared_token: false, ..options() }).await;
     assert!(!world.secrets.secrets.lock().contains_key("tokensecret"), "none is stored");
@@ -282,7 +282,7 @@ async fn the_shared_token_is_off_unless_it_is_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_asked_for_is_checked() {
+async fn token_options_are_validated() {
     let world = World::start().await;
     for bad in [
         NewToken { uses: 0, ..token(&[], 1, false) },

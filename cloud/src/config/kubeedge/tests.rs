@@ -6,7 +6,7 @@ use crate::config::WatchEvents;
 use crate::edgecontroller::upstream::RequestKind;
 
 /// Output of `cloudcore --defaultconfig` of KubeEdge v1.23.
-const KUBEEDGE: &str = include_str!("stock-default.yaml");
+const KUBEEDGE: &str = include_str!("kubeedge-default.yaml");
 
 fn parse(text: &str) -> Config {
     Config::parse(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -45,7 +45,7 @@ fn a_file_without_keys_has_the_defaults_of_kubeedge() {
 }
 
 #[test]
-fn what_operators_edit_takes_effect() {
+fn commonly_edited_settings_take_effect() {
     let edited = KUBEEDGE
         .replace("kubeConfig: \"\"", "kubeConfig: /root/.kube/config")
         .replace("master: \"\"", "master: https://192.0.2.1:6443")
@@ -74,7 +74,7 @@ fn what_operators_edit_takes_effect() {
 }
 
 #[test]
-fn every_buffer_and_load_is_the_bound_of_something_or_is_listed_without_effect() {
+fn every_buffer_and_load_setting_is_a_bound_or_listed_without_effect() {
     let base = parse(KUBEEDGE);
     let bounds = |config: &Config| (config.upstream.bounds.clone(), config.watch_events);
     let controller = KUBEEDGE.lines().skip_while(|line| *line != "  edgeController:");
@@ -93,7 +93,7 @@ fn every_buffer_and_load_is_the_bound_of_something_or_is_listed_without_effect()
 }
 
 #[test]
-fn bounds_are_the_ones_that_their_names_say() {
+fn buffer_and_load_keys_set_their_bounds() {
     let text = "modules:\n  edgeController:\n    buffer: {querySecret: 3, podEvent: 5, updateNodeStatus: 6}\n    \
                 load: {querySecretWorkers: 2, CreatePodWorks: 9, UpdateRuleStatusWorkers: 8, queryNodeWorkers: 1}\n";
     let config = parse(text);
@@ -122,7 +122,7 @@ fn the_edge_controller_can_be_turned_off() {
 }
 
 #[test]
-fn names_without_a_meaning_here_are_listed_with_their_reason() {
+fn unsupported_keys_are_listed_with_their_reason() {
     let keys: Vec<_> = parse(KUBEEDGE).ignored.iter().map(|setting| setting.key).collect();
     for key in [
         "modules.cloudStream",
@@ -161,7 +161,7 @@ fn modules_that_do_not_exist_are_named_by_whether_they_are_enabled() {
 }
 
 #[test]
-fn a_file_that_leaves_kubeedge_edges_no_way_in_stops_the_start() {
+fn file_without_a_usable_listener_for_kubeedge_stops_the_start() {
     let text = hub("    websocket: {enable: false}\n    quic: {enable: true}\n");
     let error = Config::parse(&text).expect_err("no way in").to_string();
     assert!(
@@ -188,7 +188,7 @@ fn operators_can_read_every_name() {
 }
 
 #[test]
-fn wrong_types_and_unknown_names_are_told_with_line_and_column() {
+fn wrong_types_and_unknown_keys_are_reported_with_line_and_column() {
     for (text, line, column, says) in [
         (hub("    nodeLimits: 5\n"), 4, 5, "nodeLimits"),
         (hub("    websocket:\n      port: many\n"), 5, 13, ""),

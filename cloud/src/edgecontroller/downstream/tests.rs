@@ -213,7 +213,7 @@ impl World {
 /// The pod watch has not shown the pod that needs the object. The list shows it, and the need is recorded before the
 /// answer.
 #[tokio::test(start_paused = true)]
-async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered() {
+async fn listed_pods_are_indexed_before_the_confirmation_is_answered() {
     let world = World::new(&[pod("p1", 5, &[])]).await;
     let (held, gone) = (secret_key("held"), secret_key("gone"));
     assert_eq!(world.state(&held), "unwanted");
@@ -237,7 +237,7 @@ async fn what_a_list_of_the_pods_shows_is_needed_before_the_question_is_answered
 
 /// An object that a pod needs and that the watch of its kind has not shown is read.
 #[tokio::test(start_paused = true)]
-async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
+async fn absent_objects_are_read_before_the_confirmation_is_answered() {
     let world = World::new(&[pod("p", 5, &["there", "gone"])]).await;
     let (there, gone) = (secret_key("there"), secret_key("gone"));
     assert_eq!((world.state(&there), world.state(&gone)), ("absent", "absent"));
@@ -248,12 +248,12 @@ async fn what_is_taken_for_absent_is_read_before_the_question_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_up() {
+async fn confirmation_waits_for_the_api_server_and_blocks_nothing_else() {
     let world = World::new(&[pod("p1", 5, &[])]).await;
     world.api.lock().away = true;
     let mut proof = world.prove(&[secret_key("held")]).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(proof.try_recv().is_err(), "nobody has answered");
+    assert!(proof.try_recv().is_err(), "no answer has arrived");
     world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p3", 40, &[])))).await;
     world.settle().await;
     assert_eq!(world.state(&ObjectKey::new(Kind::Pod.resource(), "d", "p3")), "present");
@@ -269,7 +269,7 @@ async fn a_question_waits_for_an_api_server_that_answers_and_holds_nothing_else_
 
 /// An object that the API server refuses to show is reported as such and requested again. Everything else is proven.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
+async fn refused_object_does_not_block_confirmation_of_others() {
     for code in [403, 405, 410] {
         let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
         let (odd, gone) = (secret_key("odd"), secret_key("gone"));
@@ -288,7 +288,7 @@ async fn an_object_that_is_refused_keeps_nothing_else_from_being_proven() {
 /// A failure says nothing about the object: its state stays, the session waits, and is notified when there is an
 /// answer.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
+async fn failing_read_does_not_block_confirmation_of_others() {
     for code in [401, 408, 429, 500, 503, 504] {
         let world = World::new(&[pod("p", 5, &["odd", "gone"])]).await;
         let (odd, gone) = (secret_key("odd"), secret_key("gone"));
@@ -297,12 +297,12 @@ async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
         assert_eq!(proven, Proven { read: vec![gone], put_off: vec![odd.clone()] }, "{code}");
         world.told.0.lock().clear();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(world.state(&odd), "absent", "{code}: nothing is concluded");
+        assert_eq!(world.state(&odd), "absent", "{code}: no conclusion is drawn");
         assert!((5..12).contains(&world.asked(&odd)), "{}: again, with back-off", world.asked(&odd));
         assert_eq!(*world.told.0.lock(), [], "{code}: there is no news");
         world.answers_again();
         tokio::time::sleep(Duration::from_secs(300)).await;
-        assert_eq!(*world.told.0.lock(), std::slice::from_ref(&odd), "{code}: who waits may ask again");
+        assert_eq!(*world.told.0.lock(), std::slice::from_ref(&odd), "{code}: waiting nodes may ask again");
         let proven = world.proven(std::slice::from_ref(&odd)).await;
         assert_eq!(proven, Proven { read: vec![odd], put_off: Vec::new() }, "{code}");
     }
@@ -310,7 +310,7 @@ async fn an_object_that_meets_trouble_keeps_nothing_else_from_being_proven() {
 
 /// A request without an answer costs its timeout once, not once for each object behind it.
 #[tokio::test(start_paused = true)]
-async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
+async fn unanswered_read_delays_a_confirmation_once() {
     let names: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let world = World::new(&[pod("p", 5, &names)]).await;
@@ -321,14 +321,14 @@ async fn an_object_that_nobody_answers_for_costs_a_proof_its_time_once() {
     world.told.0.lock().clear();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let told = world.told.0.lock().len();
-    assert!(told > 30, "what is answered for is read alone, a place beside those that wait: {told}");
+    assert!(told > 30, "the answered object is read alone, in a slot of its own: {told}");
     let proven = world.proven(&keys[4..]).await;
     assert_eq!((proven.read.len(), proven.put_off.len()), (36, 0));
 }
 
 /// A refusal will be repeated, so it counts at once; other failures may pass.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_counts_at_once_and_trouble_when_it_lasts() {
+async fn refused_read_is_unreadable_at_once_and_failing_read_after_retries() {
     for (code, attempts) in [(400, 1), (403, 1), (429, 5), (500, 5), (503, 5)] {
         let world = World::new(&[]).await;
         world.answers_with(&secret_key("s"), code);
@@ -357,13 +357,17 @@ async fn the_process_is_ready_when_every_kind_was_listed() {
 
 /// The cloud's history went back. Unanswered reads release their slots, and pending requests get no answer.
 #[tokio::test(start_paused = true)]
-async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
+async fn reset_releases_read_slots_and_forgets_confirmations() {
     let names = ["a", "b", "c", "d"];
     let world = World::new(&[]).await;
     names.iter().for_each(|name| world.answers_with(&secret_key(name), 0));
     world.watched(Kind::Pod, ObjectEvent::Applied(RawObject::new(pod("p", 5, &names)))).await;
     world.settle().await;
-    assert_eq!(names.map(|name| world.asked(&secret_key(name))), [1; 4], "all places of the node are taken");
+    assert_eq!(
+        names.map(|name| world.asked(&secret_key(name))),
+        [1; 4],
+        "all slots of the node are occupied"
+    );
     let proof = world.prove(&[secret_key("a")]).await;
     let (done, reset) = oneshot::channel();
     world.send(Input::Reset(done)).await;
@@ -380,7 +384,7 @@ async fn a_reset_gives_the_places_of_reads_back_and_forgets_the_questions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
+async fn versions_skipped_in_a_burst_are_not_assumed_equal() {
     let world = World::new(&[pod("p", 5, &[])]).await;
     let mut labelled = pod("p", 6, &[]);
     labelled["metadata"]["labels"] = json!({"a": "b"});
@@ -395,7 +399,7 @@ async fn what_a_burst_has_left_out_is_not_taken_for_the_same() {
 
 /// While no node needs an object its events are ignored, so an earlier answer says nothing about its present state.
 #[tokio::test(start_paused = true)]
-async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
+async fn read_from_before_a_renewed_need_is_ignored() {
     let key = secret_key("s");
     let path = path_of(key.resource(), "d", "s");
     for (before, after) in [(None, Some(30)), (Some(20), Some(30)), (Some(20), None)] {
@@ -431,7 +435,7 @@ async fn what_was_read_before_an_object_was_needed_anew_does_not_count() {
 
 /// A session's request also reads objects, in addition to reads caused by need.
 #[tokio::test(start_paused = true)]
-async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_count() {
+async fn confirmation_read_from_before_a_renewed_need_is_ignored() {
     let key = secret_key("s");
     let world = World::new(&[pod("p", 5, &["s"])]).await;
     assert_eq!(world.state(&key), "absent");
@@ -459,7 +463,7 @@ async fn what_a_question_has_read_before_an_object_was_needed_anew_does_not_coun
 
 /// Until a Node exists its pods are ignored, so an earlier list says nothing about them.
 #[tokio::test(start_paused = true)]
-async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count() {
+async fn pod_list_from_before_a_reregistration_is_ignored() {
     let world = World::new(&[]).await;
     let key = ObjectKey::new(Kind::Pod.resource(), "d", "p");
     let node = |uid: &str, revision: u64| {
@@ -493,7 +497,7 @@ async fn a_list_of_pods_from_before_the_node_was_registered_anew_does_not_count(
 
 /// A pod is read individually when there is room for it again, or when an event of it was too long.
 #[tokio::test]
-async fn what_is_read_alone_is_read_up_to_the_same_size() {
+async fn single_read_has_the_same_size_limit_as_a_list() {
     let mut large = pod("p", 5, &[]);
     large["status"]["many"] = vec![""; 100_000].into();
     let api = Api { pods: vec![large], secrets: vec![secret("s", 6)], ..Api::default() };

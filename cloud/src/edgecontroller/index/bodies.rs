@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_makes_goes_over_first_and_the_largest_before_the_others() {
+    fn mirror_pods_leave_memory_first_and_larger_ones_before_smaller() {
         let mut bodies = Bodies::default();
         let nothing = (Vec::new(), Vec::new());
         assert_eq!(set(&mut bodies, "mirror", Rank::Mirror, 100), nothing);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_again_comes_back_and_nothing_is_kept_of_a_node_without_pods() {
+    fn bodies_that_fit_again_return_and_idle_nodes_are_forgotten() {
         let mut bodies = Bodies::default();
         for name in ["a", "b", "c"] {
             set(&mut bodies, name, Rank::Mirror, 940);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_fits_into_no_share_is_in_nobodys_way() {
+    fn body_larger_than_the_share_displaces_no_other() {
         let mut bodies = Bodies::default();
         set(&mut bodies, "mirror", Rank::Mirror, 100);
         assert_eq!(set(&mut bodies, "giant", Rank::Active, 4000), (Vec::new(), Vec::new()));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_alone_says_who_is_inside() {
+    fn bodies_in_memory_depend_only_on_the_order() {
         let mut random = 7_u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -253,7 +253,7 @@ mod tests {
             inside.extend(moves.back);
             let Some(share) = bodies.0.get(&node()) else { continue };
             let told: BTreeSet<_> = inside.iter().filter_map(|uid| share.position(uid)).collect();
-            assert_eq!(told, share.inside, "whoever follows the moves knows who is inside");
+            assert_eq!(told, share.inside, "following the moves is enough to know the members");
             let mut all: Vec<_> = share.positions.keys().filter_map(|uid| share.position(uid)).collect();
             all.sort();
             let mut room = NODE_PODS_BYTES_MAX;

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_goes_first_and_then_the_largest_parts() {
+    fn status_is_dropped_first_and_then_the_largest_parts() {
         let large = |kib: usize| "x".repeat(kib * 1024);
         let ends = json!({"metadata": {"name": "p", "deletionTimestamp": "t", "deletionGracePeriodSeconds": 3},
             "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 3}});
@@ -128,7 +128,7 @@ mod tests {
 
     /// Even with the longest possible names the essential members fit.
     #[test]
-    fn what_says_that_a_pod_is_to_go_is_small() {
+    fn deletion_notice_of_a_pod_is_small() {
         let name = "n".repeat(253);
         let mut value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": name,
             "uid": name, "creationTimestamp": name, "deletionTimestamp": name,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_most_gives_way_whoever_came_first() {
+    fn largest_holder_gives_way_regardless_of_arrival() {
         let mut room = Room::new(1600);
         let [greedy, modest] = ["greedy", "modest"].map(holder);
         for (name, len) in [("a", 700), ("b", 800)] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_give_way_before_references_and_those_of_pods_that_end_last() {
+    fn bodies_give_way_first_and_pods_being_deleted_last() {
         let mut room = Room::new(1600);
         let one = holder("one");
         room.set(&references("p"), &one, ItemPriority::References, 700);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_whole_is_in_nobodys_way_and_nothing_stays_of_what_goes() {
+    fn oversized_item_displaces_nothing_and_removed_items_leave_nothing() {
         let mut room = Room::new(1600);
         room.set(&body("a"), &holder("one"), ItemPriority::Body, 500);
         assert_eq!(room.set(&body("giant"), &holder("two"), ItemPriority::Body, 2000), Moves::default());
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_moves_tell_all_and_the_bound_holds() {
+    fn reported_moves_are_complete_and_the_bound_holds() {
         let mut random = 7_u64;
         let mut next = |below: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

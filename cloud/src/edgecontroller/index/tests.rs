@@ -112,7 +112,7 @@ impl World {
 }
 
 #[test]
-fn a_secret_flows_while_a_pod_needs_it_and_stops_with_the_last_one() {
+fn secret_is_delivered_while_any_pod_needs_it() {
     let mut world = World::synced(&["a", "b"]);
     let secret = key(Kind::Secret, "s");
     world.pod("p1", "a", &["s"]);
@@ -134,11 +134,11 @@ fn a_secret_flows_while_a_pod_needs_it_and_stops_with_the_last_one() {
     let raw = world.secret("s", "2");
     world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
     assert_eq!(world.offered(), Vec::<String>::new());
-    assert_eq!(world.down.objects.len(), 2, "nothing but the two Nodes stays in memory");
+    assert_eq!(world.down.objects.len(), 2, "only the two Nodes stay in memory");
 }
 
 #[test]
-fn a_reference_needs_no_object() {
+fn reference_may_precede_its_object() {
     let mut world = World::synced(&["a"]);
     let config = key(Kind::ConfigMap, "c");
     let raw = world.raw(
@@ -165,7 +165,7 @@ fn a_reference_needs_no_object() {
 }
 
 #[test]
-fn a_reference_that_can_be_no_name_is_asked_of_nobody_and_holds_nothing_up() {
+fn impossible_reference_is_never_read_and_delays_nothing() {
     let mut world = World::synced(&["a"]);
     let long = "x".repeat(300);
     world.pod("p", "a", &["a/b", "a b", "A", &long, "..", "\u{0}", "ä", "good"]);
@@ -176,7 +176,7 @@ fn a_reference_that_can_be_no_name_is_asked_of_nobody_and_holds_nothing_up() {
 }
 
 #[test]
-fn what_cannot_be_read_holds_nobody_up() {
+fn unreadable_object_delays_no_node() {
     let mut world = World::synced(&["a", "b"]);
     let secret = key(Kind::Secret, "s");
     world.pod("p", "a", &["s"]);
@@ -195,7 +195,7 @@ fn what_cannot_be_read_holds_nobody_up() {
     world.index.fetched(&secret, None, Some(raw));
     assert_eq!((world.state("a", &secret), world.down.tally().unreadable), ("present", 0));
     world.index.unreadable(&secret, 500);
-    assert_eq!(world.state("a", &secret), "present", "what is known stays");
+    assert_eq!(world.state("a", &secret), "present", "known objects stay");
 
     world.pod("r", "a", &["t"]);
     world.index.unreadable(&key(Kind::Secret, "t"), 500);
@@ -207,7 +207,7 @@ fn what_cannot_be_read_holds_nobody_up() {
 
 /// Only the pod watch lags: what the API server lists enters the index before anyone acts on its absence.
 #[test]
-fn a_list_of_the_nodes_pods_proves_what_a_late_watch_does_not_know() {
+fn list_of_a_nodes_pods_reveals_what_a_late_watch_missed() {
     let mut world = World::synced(&["a"]);
     let raw = world.secret("other", "1");
     world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
@@ -235,7 +235,11 @@ fn the_newer_of_read_and_watch_wins() {
     let gone = world.secret("s", "old");
     world.index.handle(Kind::Secret, ObjectEvent::Deleted(gone));
     world.index.fetched(&secret, None, Some(old));
-    assert_eq!(world.state("a", &secret), "absent", "a read from before the deletion revives nothing");
+    assert_eq!(
+        world.state("a", &secret),
+        "absent",
+        "a read from before the deletion does not revive the object"
+    );
 }
 
 #[test]
@@ -268,7 +272,7 @@ fn a_pod_deleted_while_its_node_is_listed_stays_deleted() {
 }
 
 #[test]
-fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
+fn deleted_node_drops_everything_and_a_new_one_gets_everything() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &["s"]);
     let raw = world.secret("s", "1");
@@ -282,7 +286,7 @@ fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
     assert_eq!(
         world.state("a", &key(Kind::Secret, "s")),
         "pending",
-        "nothing flows, and nothing is taken away"
+        "no object is sent, and none is deleted"
     );
 
     world.index.joined(&node("a"));
@@ -297,14 +301,14 @@ fn a_deleted_node_takes_everything_along_and_comes_back_with_everything() {
 }
 
 #[test]
-fn a_node_that_was_created_again_unseen_is_a_deletion_first() {
+fn node_recreated_unseen_is_first_reported_as_deleted() {
     let mut world = World::synced(&["a"]);
     world.node("a", "u-other");
     assert_eq!(world.offered(), ["a deleted", "list a"]);
 }
 
 #[test]
-fn heartbeats_are_no_change_and_labels_are() {
+fn heartbeats_are_ignored_and_label_changes_are_not() {
     let mut world = World::synced(&["a"]);
     world.node("a", "u-node");
     assert_eq!(world.offered(), Vec::<String>::new());
@@ -329,7 +333,7 @@ fn a_node_without_the_label_is_an_edge_once_it_joined() {
 }
 
 #[test]
-fn what_went_away_while_nobody_watched_is_asked_for() {
+fn objects_missing_from_a_new_list_are_read() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &["s"]);
     let raw = world.secret("s", "1");
@@ -349,7 +353,7 @@ fn what_went_away_while_nobody_watched_is_asked_for() {
 }
 
 #[test]
-fn what_the_new_list_has_is_not_asked_for() {
+fn objects_in_the_new_list_are_not_read_again() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &[]);
     world.offered();
@@ -379,12 +383,12 @@ fn the_first_lists_spare_single_reads() {
     assert_eq!(world.offered(), ["a<-s", "fetch missing"]);
     assert!(
         !world.down.objects.contains_key(&key(Kind::Secret, "other")),
-        "nobody needs it, nobody keeps it"
+        "an object without users is not kept"
     );
 }
 
 #[test]
-fn a_reset_forgets_the_history_but_not_who_joined() {
+fn reset_clears_the_history_but_keeps_joined_nodes() {
     let mut world = World::synced(&["a", "b"]);
     world.index.joined(&node("a"));
     world.pod("p", "a", &[]);
@@ -395,7 +399,7 @@ fn a_reset_forgets_the_history_but_not_who_joined() {
 }
 
 #[test]
-fn an_object_without_uid_is_counted_and_harms_nothing() {
+fn object_without_uid_is_counted_and_ignored() {
     let mut world = World::synced(&["a"]);
     let raw = RawObject::new(json!({
         "metadata": {"name": "p", "namespace": "d", "resourceVersion": "99"}, "spec": {"nodeName": "a"}
@@ -417,7 +421,7 @@ fn of_many_values(kind: Kind, name: &str, revision: u64, rest: &str) -> RawObjec
 const ON_A: &str = r#","spec":{"nodeName":"a","volumes":[{"secret":{"secretName":"s"}}]}"#;
 
 #[test]
-fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both() {
+fn unreadable_pod_keeps_what_it_needs_until_its_deletion() {
     let mut world = World::synced(&["a"]);
     let (pod, secret) = (key(Kind::Pod, "p"), key(Kind::Secret, "s"));
     world.index.pods_listed(&node("a"), listed([of_many_values(Kind::Pod, "p", 1000, ON_A)]));
@@ -427,7 +431,7 @@ fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both(
     world.index.handle(Kind::Pod, ObjectEvent::Applied(of_many_values(Kind::Pod, "p", 1001, ON_A)));
     let effects = world.index.take_effects();
     let reads = effects.iter().filter(|effect| matches!(effect, Effect::Fetch(key, _) if *key == pod));
-    assert_eq!(reads.count(), 0, "it is not asked for again and again");
+    assert_eq!(reads.count(), 0, "it is not requested repeatedly");
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unreadable", "present"));
     world.index.handle(Kind::Pod, ObjectEvent::Deleted(of_many_values(Kind::Pod, "p", 1002, ON_A)));
     assert_eq!((world.state("a", &pod), world.state("a", &secret)), ("unwanted", "unwanted"));
@@ -435,7 +439,7 @@ fn a_pod_that_is_not_read_runs_on_with_what_it_needs_and_its_deletion_ends_both(
 
 /// A pod too large to be read whole is being deleted: its node is notified with the part that was read.
 #[test]
-fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
+fn unreadable_pod_that_is_being_deleted_reaches_its_node() {
     let mut world = World::synced(&["a"]);
     let pod = key(Kind::Pod, "p");
     world.pod("p", "a", &["s"]);
@@ -464,7 +468,7 @@ fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
     assert_eq!((&body["kind"], &body["spec"]["nodeName"]), (&json!("Pod"), &json!("a")));
     assert_eq!(body["metadata"]["deletionGracePeriodSeconds"], 30);
     world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1002, 30)));
-    assert_eq!(world.offered(), [""; 0], "what has grown is nothing that a node acts on");
+    assert_eq!(world.offered(), [""; 0], "only fields that a node does not use have grown");
     world.index.handle(Kind::Pod, ObjectEvent::Applied(deleted(1003, 10)));
     assert_eq!(
         (world.offered(), told(&world)["metadata"]["deletionGracePeriodSeconds"].as_u64()),
@@ -476,7 +480,7 @@ fn a_pod_that_is_not_read_and_is_being_deleted_is_told_to_its_node() {
 
 /// An event that is too long to be read does not show where the pod runs.
 #[test]
-fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
+fn pod_too_long_for_an_event_is_read_when_it_is_being_deleted() {
     let mut world = World::synced(&["a"]);
     world.pod("p", "a", &[]);
     let skimmed = |revision: u64, marks: &str| {
@@ -489,7 +493,7 @@ fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
     };
     world.offered();
     world.index.handle(Kind::Pod, skimmed(1000, ""));
-    assert_eq!(world.offered(), [""; 0], "its node keeps what it has");
+    assert_eq!(world.offered(), [""; 0], "its node keeps its objects");
     let marks = r#","deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":30"#;
     world.index.handle(Kind::Pod, skimmed(1001, marks));
     assert_eq!(world.offered(), ["fetch p again"]);
@@ -507,7 +511,7 @@ fn a_pod_that_is_too_long_for_an_event_is_read_when_it_is_told_to_go() {
 
 /// A pod that is too long for an event is known as soon as a watch reports it, and is read for its references.
 #[test]
-fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
+fn pod_too_long_for_an_event_is_unreadable_at_once() {
     let mut world = World::synced(&["a"]);
     let skimmed = |revision: u64, spec: &str| {
         let text = format!(
@@ -528,7 +532,7 @@ fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
     found["metadata"]["resourceVersion"] = "1001".into();
     found["spec"]["junk"] = "x".repeat(3 << 20).into();
     world.index.fetched(&key(Kind::Pod, "p"), None, Some(RawObject::new(found)));
-    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p"], "what it needs is known");
+    assert_eq!(world.offered(), ["fetch s", "a<-s", "a<-p"], "its references are known");
     world.index.handle(Kind::Pod, skimmed(1002, r#","spec":{"nodeName":"a"}"#));
     assert_eq!(world.offered(), [""; 0], "and stays known");
     assert_eq!(world.state("a", &key(Kind::Secret, "s")), "pending");
@@ -538,7 +542,7 @@ fn a_pod_that_is_too_long_for_an_event_is_known_at_once() {
 }
 
 #[test]
-fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
+fn unreadable_configmap_does_not_block_its_node() {
     for kind in [Kind::Secret, Kind::ConfigMap] {
         let mut world = World::synced(&["a"]);
         world.pod("p", "a", &["s"]);
@@ -550,14 +554,14 @@ fn what_a_node_needs_and_is_not_read_is_waited_for_by_nobody() {
         world.index.handle(Kind::Secret, ObjectEvent::Applied(raw));
         assert_eq!(world.state("a", &wanted), "present", "it has become smaller");
         world.index.handle(Kind::Secret, ObjectEvent::Applied(of_many_values(Kind::Secret, "s", 3000, "")));
-        assert_eq!(world.state("a", &wanted), "unreadable", "what was known is out of date");
+        assert_eq!(world.state("a", &wanted), "unreadable", "the known state is out of date");
         world.index.handle(Kind::Secret, ObjectEvent::Deleted(of_many_values(Kind::Secret, "s", 3001, "")));
         assert_eq!(world.state("a", &wanted), "absent");
     }
 }
 
 #[test]
-fn a_node_that_is_not_read_stays_an_edge_node_and_its_deletion_is_seen() {
+fn unreadable_node_stays_an_edge_node_and_its_deletion_is_seen() {
     let mut world = World::synced(&["a"]);
     let uid = world.down.registered(&node("a")).expect("registered");
     let text = |revision: u64| {

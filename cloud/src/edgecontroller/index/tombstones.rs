@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn deletions_are_remembered_for_the_reads_that_may_not_have_seen_them_and_no_longer() {
+    fn tombstones_last_as_long_as_reads_that_may_have_missed_the_deletion() {
         let mut tombstones = Tombstones::default();
         tombstones.add(&uid(0));
         assert!(!tombstones.has(&uid(0)), "nobody reads");
@@ -96,13 +96,13 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_the_reads_under_way_count_for_nothing() {
+    fn overflowing_tombstones_invalidate_running_reads() {
         let mut tombstones = Tombstones::default();
         let slow = tombstones.begin();
         (0..=TOMBSTONES_MAX).for_each(|number| tombstones.add(&uid(number)));
         assert!(tombstones.entries.len() <= TOMBSTONES_MAX && tombstones.uids.len() <= TOMBSTONES_MAX);
         let fresh = tombstones.begin();
-        assert!(!tombstones.end(slow), "it may show a pod of which nothing is remembered");
+        assert!(!tombstones.end(slow), "it may contain a pod without a tombstone");
         assert!(tombstones.end(fresh));
     }
 }

@@ -58,7 +58,7 @@ fn keys(numbers: impl IntoIterator<Item = u8>) -> BTreeSet<ObjectKey> {
 fn set(keys: Vec<ObjectKey>) -> BTreeSet<ObjectKey> {
     let count = keys.len();
     let set: BTreeSet<_> = keys.into_iter().collect();
-    assert_eq!(set.len(), count, "a key was told twice");
+    assert_eq!(set.len(), count, "a key was reported twice");
     set
 }
 
@@ -108,7 +108,7 @@ fn compare(cache: &LocationCache, oracle: &Oracle) {
         }
     }
     let referenced: BTreeSet<u8> = (0..4).flat_map(|n| oracle.needs(n)).collect();
-    assert_eq!(cache.references(), referenced.len(), "nothing is kept for objects that nobody needs");
+    assert_eq!(cache.references(), referenced.len(), "no state is kept for objects without users");
     assert_eq!(cache.pods(), oracle.0.len());
     let nodes: BTreeSet<u8> = oracle.0.keys().map(|(node, _)| *node).collect();
     assert_eq!(cache.nodes.len(), nodes.len(), "nor for nodes without pods");
@@ -144,7 +144,7 @@ fn a_reference_needs_no_object_and_ends_with_the_last_pod() {
 }
 
 #[test]
-fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
+fn pods_are_listed_by_namespace_and_forgotten_completely() {
     let cache = LocationCache::default();
     let other = ObjectKey::new(resources::pods(), "other", "pod-2");
     cache.set_pod(&node(0), &uid(1), &pod_key(1), &[object(0)]);
@@ -163,7 +163,7 @@ fn pods_are_told_by_namespace_and_nothing_stays_of_what_is_forgotten() {
 /// A tenant whose pods refer to many objects goes without them. Pods with few references get theirs, and the needs of a
 /// node never exceed its share.
 #[test]
-fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
+fn pods_with_too_many_references_are_not_served_until_there_is_room() {
     let cache = LocationCache::default();
     let key = |namespace: &str, number: usize| {
         ObjectKey::new(resources::configmaps(), namespace, &format!("settings-{number}"))
@@ -185,7 +185,7 @@ fn pods_that_refer_to_too_much_are_not_served_until_there_is_room() {
     assert_eq!((is_served("large"), is_served("honest"), cache.unserved()), (false, true, 2));
     assert!(cache.is_bound(&node(0), &Uid::parse("giant").expect("valid")));
     assert_eq!(cache.needed_by(&node(0)).len(), 4 + 100 + 10, "all pods, and what is served");
-    assert_eq!(cache.references(), 110, "nothing is kept of the rest");
+    assert_eq!(cache.references(), 110, "no state of the others is kept");
     // Unserved pods also count for the question whether all pods start without an object.
     assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 5)).len(), 3);
     assert_eq!(cache.pods_that_need(&node(0), &key("tenant", 1400)).len(), 2);
@@ -231,7 +231,7 @@ proptest! {
     /// Whatever pods there are, and in whatever order they came and went: the needs of a node fit its edge's inventory
     /// and ledger, small requests are met, and the result depends only on the present pods.
     #[test]
-    fn whatever_pods_a_node_has_what_they_refer_to_fits(steps in prop::collection::vec(tenant(), 1..40)) {
+    fn references_of_any_pods_fit_inventory_and_ledger(steps in prop::collection::vec(tenant(), 1..40)) {
         let cache = LocationCache::default();
         let mut pods: BTreeMap<(u8, u8), Vec<ObjectKey>> = BTreeMap::new();
         let name = |namespace: u8, pod: u8| format!("uid-{namespace}-{pod}");
@@ -261,7 +261,7 @@ proptest! {
             }
         }
         let needed: Vec<_> = cache.needed_by(&node(0)).into_iter().filter(|key| *key.resource() != resources::pods()).collect();
-        prop_assert_eq!(&needed.iter().cloned().collect::<BTreeSet<_>>(), &told, "whoever follows the changes knows all");
+        prop_assert_eq!(&needed.iter().cloned().collect::<BTreeSet<_>>(), &told, "following the changes is enough to know all");
         prop_assert!(needed.iter().map(weight).sum::<usize>() <= NODE_REFERENCES_BYTES_MAX);
         let mut ledger = tombolo_proto::session::kubeedge::Ledger::default();
         for key in &needed {
@@ -277,7 +277,7 @@ proptest! {
         for namespace in 0..4 {
             let own: BTreeSet<_> = pods.iter().filter(|((of, _), _)| *of == namespace).flat_map(|(_, all)| all).collect();
             if own.iter().map(|key| weight(key)).sum::<usize>() <= part {
-                prop_assert!(own.iter().all(|key| told.contains(*key)), "team-{namespace} asks for little");
+                prop_assert!(own.iter().all(|key| told.contains(*key)), "team-{namespace} requests few objects");
             }
         }
         let other = LocationCache::default();
@@ -286,6 +286,6 @@ proptest! {
         }
         let again: BTreeSet<_> = other.needed_by(&node(0)).into_iter().collect();
         let here: BTreeSet<_> = cache.needed_by(&node(0)).into_iter().collect();
-        prop_assert_eq!(again, here, "another replica says the same");
+        prop_assert_eq!(again, here, "another replica computes the same");
     }
 }

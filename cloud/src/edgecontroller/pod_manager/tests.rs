@@ -88,7 +88,7 @@ fn changes_of_a_known_pod() {
 }
 
 #[test]
-fn a_change_back_is_a_change() {
+fn reverted_change_is_a_change() {
     let mut manager = PodManager::default();
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
     verdict(&mut manager, Observed::Added, &Pod::at(1));
@@ -114,7 +114,7 @@ fn the_same_name_with_a_new_uid_is_a_deletion_then_an_addition() {
         assert_eq!(decision.verdict, expected, "{observed:?} {}", second.change);
         let known = manager.by_key(&Pod::at(1).trimmed().object.key).expect("known");
         assert_eq!(known.version.uid, uid("u2"));
-        assert_eq!(manager.remove(&uid("u1")), None, "its deletion comes too late to matter");
+        assert_eq!(manager.remove(&uid("u1")), None, "its deletion arrives too late to matter");
         assert_eq!(manager.keys().count(), 1);
     }
 }
@@ -135,7 +135,7 @@ fn older_versions_and_older_incarnations_are_stale() {
 }
 
 #[test]
-fn a_node_acts_on_the_same_content_since_it_last_changed_as_far_as_that_was_seen() {
+fn unchanged_content_is_tracked_since_its_last_seen_change() {
     let (mut manager, uid) = (PodManager::default(), Uid::parse("u1").expect("valid"));
     let since = |manager: &PodManager| manager.get(&uid).expect("known").same_since.0;
     let running = json!({"status": {"phase": "Running"}});
@@ -150,13 +150,13 @@ fn a_node_acts_on_the_same_content_since_it_last_changed_as_far_as_that_was_seen
         assert_eq!(since(&manager), expected, "at {}", pod.revision);
     }
     manager.passed_over(&uid);
-    assert_eq!(since(&manager), 4, "what was between is not known");
+    assert_eq!(since(&manager), 4, "the versions in between are unknown");
     verdict(&mut manager, Observed::Modified, &Pod::at(5).with(labelled));
     assert_eq!(since(&manager), 4);
 }
 
 #[test]
-fn bursts_become_their_newest_events() {
+fn bursts_coalesce_into_their_newest_events() {
     let key = |name: &str| ObjectKey::new(resources::pods(), "d", name);
     let mut events = vec![("a", 1), ("b", 2), ("a", 3), ("fence", 0), ("a", 4), ("b", 5), ("b", 6)];
     let merged = coalesce(&mut events, |(name, _)| (*name != "fence").then(|| key(name)));

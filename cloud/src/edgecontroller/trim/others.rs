@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn large_annotations_of_a_node_cost_no_other_node() {
+    fn large_node_annotations_are_not_sent_to_other_nodes() {
         let value = with(&json!({"metadata": {"annotations": {"junk": "x".repeat(1024 * 1024)}}}));
         let mut expected = node();
         remove(&mut expected, "metadata", "annotations");
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_node_makes_large_others_are_shown_where_it_is() {
+    fn oversized_node_keeps_its_topology_labels_for_others() {
         let many: Vec<_> =
             (0..20_000).map(|number| json!({"type": "InternalIP", "address": number.to_string()})).collect();
         let labels: Map<String, Value> =

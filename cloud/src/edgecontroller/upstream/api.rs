@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_too_many_values_is_refused() {
+    fn body_with_too_many_values_is_refused() {
         let body = |values: usize| bytes::Bytes::from(format!(" \n[{}0]", r#""","#.repeat(values)));
         let send = |method, path, body, is_own| check(&ApiRequest { body, ..request(method, path) }, is_own);
         let status = "/api/v1/nodes/n/status";
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_is_read_in_two_ways_is_refused() {
+    fn ambiguous_header_is_refused() {
         let typed = |content_type: &str| {
             let content_type = content_type.to_owned();
             check(&ApiRequest { content_type, ..request("PATCH", "/api/v1/nodes/n") }, true)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_no_objects() {
+    fn published_documents_are_not_read_as_objects() {
         let published = |path: &str| is_published(&ApiCall::get(path));
         for path in [
             "/version",

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_call_is_refused_with_a_reason() {
+    fn invalid_application_call_is_refused_with_a_reason() {
         let (none, object) = (json!({}), json!({}));
         for (verb, key, option) in [
             ("get", "/metrics", &none),

@@ -251,47 +251,47 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_while_it_waits_leaves_its_place() {
+    fn abandoned_waiting_request_releases_its_slot() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 1 };
         let gates = Gates::new(&[(RequestKind::WriteLease, bound)].into());
         let [a, b] = ["a", "b"].map(node);
         let _first = gates.pass_kind(&a, RequestKind::WriteLease).now_or_never().expect("at once");
         for _ in 0..3 {
             let waits = gates.pass_kind(&b, RequestKind::WriteLease);
-            assert!(waits.now_or_never().is_none(), "there is a place to wait in");
+            assert!(waits.now_or_never().is_none(), "there is a slot to wait in");
         }
     }
 
     /// Many requests of one node of a bounded kind neither delay nor refuse those of others.
     #[test]
-    fn a_node_has_a_part_of_a_kind_and_waits_behind_itself() {
+    fn node_has_a_share_of_each_kind_of_request_and_queues_behind_itself() {
         let bound = RequestBound { running: NonZeroU32::new(8).expect("not zero"), waiting: 8 };
         let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
         let [greedy, modest] = ["greedy", "modest"].map(node);
         let pass = |node| Box::pin(gates.pass_kind(node, RequestKind::QuerySecret));
         let mut many: Vec<_> = (0..100).map(|_| pass(&greedy)).collect();
         let passed: Vec<_> = many.iter_mut().filter_map(FutureExt::now_or_never).collect();
-        assert_eq!(passed.len(), 2, "a fourth of the eight, and nothing is refused");
+        assert_eq!(passed.len(), 2, "a quarter of the eight, and none is refused");
         for _ in 0..2 {
             assert!(pass(&modest).now_or_never().is_some_and(|passed| passed.is_ok()));
         }
         drop((many, passed));
-        assert_eq!(gates.1.len(), 0, "nothing is kept of nodes that ask nothing");
+        assert_eq!(gates.1.len(), 0, "no state is kept for idle nodes");
     }
 
     /// A request that has waited for its node needs a permit again to continue, as others do.
     #[test]
-    fn what_goes_on_has_its_place_again() {
+    fn resumed_request_gets_its_slot_again() {
         let bound = RequestBound { running: NonZeroU32::MIN, waiting: 0 };
         let gates = Gates::new(&[(RequestKind::QuerySecret, bound)].into());
         let [a, b] = ["a", "b"].map(node);
         let pass = |node| gates.pass_kind(node, RequestKind::QuerySecret).now_or_never().expect("at once");
         let first = pass(&a).expect("a free slot").expect("a bounded kind");
-        pass(&b).expect_err("there is one place");
+        pass(&b).expect_err("one slot is free");
         first.give_way();
         drop(pass(&b).expect("it has given way"));
         first.go_on().now_or_never().expect("at once");
-        pass(&b).expect_err("it has gone on");
+        pass(&b).expect_err("it has continued");
         drop(first);
         pass(&b).expect("it is done");
     }

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_others_is_kept() {
+    fn fields_of_other_writers_are_kept() {
         let report = || json!({"volumesAttached": [1], "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}});
         let live = |port: u64| json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
         let (mut kept, mut set) = (report(), report());
@@ -428,7 +428,7 @@ mod tests {
 
     /// The pod is read as cloudcore, whatever the node may see.
     #[test]
-    fn of_a_pod_of_another_node_nothing_is_told() {
+    fn report_reveals_nothing_about_pods_of_other_nodes() {
         let deep = "[".repeat(200) + &"]".repeat(200);
         let written = |on: &str| {
             let pod =
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_ended_when_nothing_of_it_runs() {
+    fn pod_has_ended_when_no_container_runs() {
         let running = json!([{"state": {"running": {"startedAt": "x"}}}]);
         let over = json!([{"state": {"terminated": {}}}]);
         for (status, expected) in [

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reference_is_the_right_to_the_shared_bytes() {
+    async fn reference_grants_access_to_the_cached_object() {
         let request = request(Operation::Query, ResourceType::Secret, "s", None);
         let object = upstream().held_in_memory(&node("near"), &request).expect("held");
         let reply = reply_with(request.id, &request.body, &object).expect("an object");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn everything_else_is_left_to_the_api_server() {
+    async fn other_reads_are_left_to_the_api_server() {
         use {Operation as Op, ResourceType as Type};
         let upstream = upstream();
         for (at, operation, kind, name, token) in [

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_labels_gets_none() {
+    fn node_without_labels_gets_no_labels() {
         assert!(split(&mut json!({"metadata": {}})).is_empty());
         assert!(split(&mut json!(null)).is_empty());
     }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_process_that_comes_back_to_the_lease_proves_another_one() {
+    fn only_a_returning_process_proves_a_lease_conflict() {
         let mut held = Held { version: String::new(), process: None, former: Former::default() };
         // A node that is restarted again and again.
         for process in [1, 2, 2, 3, 4, 5, 6, 7] {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_written_there_counts_for_nothing() {
+    fn lease_annotations_written_by_others_are_ignored() {
         let read = |annotations: Value| {
             let lease = json!({"metadata": {"resourceVersion": "7", "annotations": annotations}});
             Held::read(lease.to_string().as_bytes()).expect("a lease")

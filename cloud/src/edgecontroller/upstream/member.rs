@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_member_is_found_and_replaced_where_it_stands() {
+    fn member_is_replaced_in_place() {
         let text = r#" { "a" : [1.50], "b\u0063":{"a":2} }"#;
         let found = |name: &str| member(text.as_bytes(), name).expect("an object").map(RawValue::get);
         assert_eq!((found("a"), found("bc"), found("c")), (Some("[1.50]"), Some(r#"{"a":2}"#), None));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_or_has_two_of_a_name_is_refused() {
+    fn non_objects_and_duplicate_members_are_refused() {
         for text in ["", "null", "[]", "7", r#"{"a":1}}"#, r#"{"a":1,"a":2}"#, r#"{"a":1,"\u0061":2}"#] {
             assert!(member(text.as_bytes(), "a").is_err(), "{text}");
             assert!(with_member(text.as_bytes(), &["a"], "7").is_err(), "{text}");

@@ -160,7 +160,7 @@ mod tests {
     const ABSENT: [&str; 4] = ["c", "C", "a b", "-"];
 
     #[tokio::test]
-    async fn what_no_pod_needs_is_an_empty_object() {
+    async fn unneeded_absent_object_is_answered_as_empty() {
         for name in ABSENT {
             let reply = ask(name, &[volume(name, true)]).await;
             assert_eq!(reply.route.operation, Operation::Response, "{name}");
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_pod_that_needs_it_is_enough_for_an_error() {
+    async fn absent_object_that_a_pod_needs_is_an_error() {
         for name in ABSENT {
             let volume = |optional| volume(name, optional);
             for pods in [&[volume(true), volume(false)][..], &[volume(false)], &[]] {

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_patch_names_the_version_unless_it_does_so_itself() {
+    fn patch_gets_the_version_unless_it_names_one() {
         let on = |patch: &Value| object_on_version(patch.to_string().as_bytes(), CloudRevision(7));
         for (patch, expected) in [
             (json!({"status": {"a": 1}}), json!({"status": {"a": 1}, "metadata": {"resourceVersion": "7"}})),
@@ -394,8 +394,8 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_of_very_many_names_takes_a_few_times_its_text() {
-        if !alone(module_path!(), "a_patch_of_very_many_names_takes_a_few_times_its_text") {
+    fn patch_with_many_names_takes_a_few_times_its_text() {
+        if !alone(module_path!(), "patch_with_many_names_takes_a_few_times_its_text") {
             return;
         }
         let many: String = (1_000_000..1_500_000).map(|number| format!("\"{number}\":0,")).collect();
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_name_the_version_unless_they_do_so_themselves() {
+    fn json_patch_names_the_version_unless_it_already_does() {
         let call = |content_type: &str| ApiCall::patch("/api/v1/nodes/n/status", content_type, Bytes::new());
         let names = naming(&call("application/json-patch+json")).expect("a patch");
         let on = |patch: &Value| names(patch.to_string().as_bytes(), CloudRevision(7));
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(applied(b"status: {}", CloudRevision(7)), None, "YAML stays as it is");
         assert!(naming(&call("application/json")).is_none());
         let put = ApiCall::json(Method::PUT, "/api/v1/nodes/n/status", &json!({}));
-        let names = naming(&put).expect("an object in the place of another one");
+        let names = naming(&put).expect("an object that replaced another one");
         assert_eq!(
             names(&put.body, CloudRevision(7)).expect("changed"),
             r#"{"metadata":{"resourceVersion":"7"}}"#
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_status_of_nodes_and_pods_is_looked_at() {
+    fn only_status_writes_of_nodes_and_pods_are_ordered() {
         let names = |path: &str| written_by_call(path).map(|key| key.to_string());
         assert_eq!(names("/api/v1/nodes/n/status").as_deref(), Some("v1/nodes/n"));
         assert_eq!(names("/api/v1/namespaces/d/pods/p/status?x=y").as_deref(), Some("v1/pods/d/p"));

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_create_a_node_is_known_however_it_is_written() {
+    fn node_creating_calls_are_recognised_in_every_spelling() {
         let call = |method: Method, path: &str, content_type: &str| ApiCall {
             method,
             content_type: content_type.to_owned(),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_answer_beyond_doubt_names_the_node_that_was_made() {
+    fn only_an_unambiguous_answer_names_the_created_node() {
         let node = NodeId::parse("n").expect("a name");
         let body = br#"{"metadata":{"name":"n","uid":"u1"}}"#;
         assert_eq!(created_uid(&node, "", body).as_deref(), Some("u1"));

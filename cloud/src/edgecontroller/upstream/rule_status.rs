@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_stays_small_whatever_is_reported() {
+    fn status_size_is_bounded() {
         let long = "ä".repeat(ERROR_LEN_MAX);
         let result = ExecResult { status: ExecStatus::Fail, error: ExecError { detail: long.clone() } };
         let mut status = json!({ "errors": [long, 7, {}] });

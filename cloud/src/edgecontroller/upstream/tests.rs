@@ -15,7 +15,7 @@ use tombolo_proto::message::{
 use tombolo_proto::{CloudRevision, RequestId, Uid};
 
 use super::*;
-use crate::edgecontroller::sightings::Sighting;
+use crate::edgecontroller::observed_versions::ObservedVersion;
 use crate::kube::resources;
 use crate::kube::tests::double::answering;
 
@@ -75,7 +75,7 @@ fn upstream(client: Client) -> Upstream {
 fn upstream_that_has_seen(revision: u64, client: Client) -> Upstream {
     let (key, uid) = (ObjectKey::new(resources::pods(), "d", "other"), Uid::parse("u").expect("valid"));
     let down = NodeObjectCache::default();
-    down.saw(Sighting { key, uid, revision: CloudRevision(revision) });
+    down.saw(ObservedVersion { key, uid, revision: CloudRevision(revision) });
     Upstream::new(client.into(), Arc::new(down))
 }
 
@@ -252,7 +252,7 @@ fn older_edges_world(line: &str) -> (u16, Value) {
 }
 
 #[tokio::test]
-async fn reports_of_older_edges_are_merged_into_what_is_there() {
+async fn reports_of_older_edges_are_merged_into_the_present_status() {
     use {Operation as Op, ResourceType as Type};
     let ask = async |operation, at: ObjectPath, content: Value| {
         let (client, log) = scripted(older_edges_world);
@@ -294,7 +294,11 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
         "nothing is written: {lines:?}"
     );
     let names: Vec<&str> = deleted_pods.iter().map(ObjectKey::name).collect();
-    assert_eq!((names, reply.content.is_ok()), (vec!["gone", "foreign", "p"], true), "and why is not told");
+    assert_eq!(
+        (names, reply.content.is_ok()),
+        (vec!["gone", "foreign", "p"], true),
+        "and the reason is not disclosed"
+    );
 
     let list = ObjectPath { name: None, ..path("d", Type::PodList, "") };
     let ((reply, _), _, _) = ask(Op::Query, list, Value::Null).await;
@@ -303,7 +307,7 @@ async fn reports_of_older_edges_are_merged_into_what_is_there() {
 }
 
 #[tokio::test]
-async fn the_authority_of_the_cluster_is_told_as_text() {
+async fn cluster_authority_is_answered_as_text() {
     let (client, _) = scripted(|_| (200, json!({"data": {"ca.crt": "PEM"}})));
     let request = message(Operation::Query, ResourcePath::CaCertificate, &Value::Null);
     let (reply, _) = upstream(client).answer_message(&node(), request, None).await;
@@ -343,7 +347,7 @@ async fn refusals_are_answers() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_understood_is_answered_without_a_call() {
+async fn malformed_messages_are_answered_without_a_call() {
     use {Operation as Op, ResourceType as Type};
     let wire = |text: &str| ResourcePath::parse_wire(text).expect(text);
     for (operation, at, content, says) in [
@@ -421,7 +425,7 @@ async fn leases_are_renewed_with_one_patch() {
 }
 
 #[tokio::test]
-async fn tokens_of_local_clients_are_not_mixed_with_our_own_rights() {
+async fn client_tokens_are_never_combined_with_our_own_rights() {
     let (client, log) = scripted(GOOD);
     let call = ApiRequest::new("GET", "/api/v1/pods");
     let request = Asked { token: Some("t"), body: RequestBody::Api(call) };
@@ -446,7 +450,7 @@ async fn refusal_of(upstream: &Upstream, body: RequestBody) -> String {
 }
 
 #[tokio::test]
-async fn a_cloudcore_without_edge_controller_says_so() {
+async fn cloudcore_without_edge_controller_logs_it() {
     let (client, log) = scripted(GOOD);
     let settings = UpstreamSettings { enabled: false, ..UpstreamSettings::default() };
     let upstream = upstream(client).with_settings(&settings);
@@ -498,7 +502,7 @@ impl Asked {
 /// When edge nodes are granted a list that the node itself is refused, cloudcore makes it. It must not be wider than
 /// the one that was authorized, which it would be if the API server parsed the text differently.
 #[tokio::test]
-async fn what_can_be_read_in_two_ways_is_asked_of_nobody() {
+async fn ambiguous_call_is_refused_before_any_review() {
     let list = "/api/v1/namespaces/d/secrets?fieldSelector=metadata.name%3Ds";
     let odd = [
         format!("{list},metadata.namespace%21%3Dx;"),
@@ -562,7 +566,7 @@ async fn a_kubelet_that_registers_its_node_gets_an_edge_node() {
 
 /// The labels that cloudcore grants go to the node of the connection, even if the server has no NodeRestriction.
 #[tokio::test]
-async fn a_node_registers_nobody_else() {
+async fn node_can_register_only_itself() {
     for kind in [ResourceType::Node, ResourceType::NodeStatus] {
         let (client, log) = scripted(|line| match line.split(' ').next() {
             Some("GET") => (404, json!({"message": "none"})),
@@ -577,7 +581,7 @@ async fn a_node_registers_nobody_else() {
 
 /// A rule's status is written as cloudcore, so the rule itself must name the node.
 #[tokio::test]
-async fn only_the_node_that_a_rule_names_writes_its_status() {
+async fn only_the_node_named_by_a_rule_writes_its_status() {
     for (source, allowed) in [
         (json!({"node_name": "n", "topic": "t"}), true),
         (json!({"node_name": "other", "topic": "t"}), false),

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_what_the_edge_was_not_sent() {
+    fn update_keeps_fields_that_the_edge_was_not_sent() {
         let now = object("7", &json!({LAST_APPLIED: "{}", "other": "gone"}));
         for annotations in [json!({"own": "b"}), json!({}), Value::Null] {
             let update = object("7", &annotations);
@@ -97,8 +97,8 @@ mod tests {
 
     /// In a map of all annotations, one of a few bytes would take ten times as much.
     #[test]
-    fn annotations_without_number_take_a_few_times_their_text() {
-        if !alone(module_path!(), "annotations_without_number_take_a_few_times_their_text") {
+    fn many_annotations_take_a_few_times_their_text() {
+        if !alone(module_path!(), "many_annotations_take_a_few_times_their_text") {
             return;
         }
         let many: String = (1_000_000..1_500_000).map(|number| format!("\"{number}\":0,")).collect();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_updates_of_whole_objects_are_looked_at() {
+    fn only_whole_object_updates_are_amended() {
         let call = |method: Method, path: &str, content_type: &str| ApiCall {
             method,
             content_type: content_type.to_owned(),

@@ -28,7 +28,7 @@ fn the_files_of_the_definitions_are_those_that_are_installed() {
 }
 
 #[test]
-fn nothing_below_a_template_is_pruned() {
+fn fields_below_a_template_are_not_pruned() {
     for definition in definitions() {
         let schema = serde_json::to_value(&definition.spec.versions[0].schema).unwrap();
         let spec = &schema["openAPIV3Schema"]["properties"]["spec"];
@@ -54,7 +54,7 @@ fn nothing_below_a_template_is_pruned() {
 }
 
 #[test]
-fn what_older_controllers_have_stored_is_read() {
+fn grids_stored_by_older_controllers_are_read() {
     let stored = json!({
         "apiVersion": "superedge.io/v1", "kind": "DeploymentGrid",
         "metadata": {"name": "g", "namespace": "default", "labels": {"superedge.io/grid-selector": "g"}},
@@ -78,7 +78,7 @@ fn what_older_controllers_have_stored_is_read() {
 }
 
 #[test]
-fn of_a_grid_its_name_and_key_are_kept() {
+fn only_name_and_key_of_a_grid_are_kept() {
     let text = "x".repeat(10_000);
     let whole = |key: &str| {
         json!({

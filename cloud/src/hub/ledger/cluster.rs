@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_has_a_name_of_its_own() {
+    fn every_node_has_its_own_ledger_name() {
         let name = |text: &str| name_of(&NodeId::parse(text).expect("a name"));
         assert_eq!(name("edge-1"), "tombolo-ledger.edge-1");
         let long = |end: &str| format!("{}.{end}", ["x".repeat(60).as_str(); 4].join("."));

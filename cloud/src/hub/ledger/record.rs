@@ -223,7 +223,7 @@ mod tests {
 
     /// No names can make a ledger that cannot be stored: it is full before that. With names of usual length it is not.
     #[test]
-    fn a_ledger_with_room_fits_one_object_whatever_the_names_are() {
+    fn ledger_within_its_bound_fits_one_object_with_any_names() {
         for (len, least) in [(253, 3000), (120, 5000), (45, LEDGER_MAX), (4, LEDGER_MAX)] {
             let mut ledger = Ledger::new(Some(Epoch { cluster: uid(0), generation: 3 }), Vec::new());
             for number in 0.. {
@@ -242,7 +242,7 @@ mod tests {
 
     /// Such a ledger predates that bound, or was written by another cloudcore.
     #[test]
-    fn a_ledger_that_is_too_large_is_stored_without_versions_and_names_every_key() {
+    fn oversized_ledger_is_stored_without_versions_but_with_every_key() {
         let mut ledger = Ledger::new(Some(Epoch { cluster: uid(0), generation: 3 }), Vec::new());
         for number in 0..5500 {
             let name = random_name(number, 253);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_with_a_reason() {
+    fn invalid_ledger_record_is_refused_with_a_reason() {
         let compressed = |text: &str| zstd::bulk::compress(text.as_bytes(), 0).expect("compressed");
         for bytes in [b"{}".to_vec(), compressed("{}"), compressed("[]"), Vec::new()] {
             assert!(matches!(decode(&bytes), Err(RecordError::Unreadable(_))));

@@ -99,7 +99,7 @@ fn version(saved: Saved) -> RecordVersion {
 }
 
 #[tokio::test]
-async fn a_node_that_went_to_another_cloudcore_is_not_written_by_the_first() {
+async fn former_cloudcore_cannot_write_the_ledger_of_a_moved_node() {
     let store = Arc::new(Shelf::default());
     let [first, second] = ["first", "second"].map(|holder| Ledgers::new(store.clone(), holder));
     let node = NodeId::parse("edge-1").expect("a name");
@@ -114,7 +114,7 @@ async fn a_node_that_went_to_another_cloudcore_is_not_written_by_the_first() {
 }
 
 #[tokio::test]
-async fn what_was_written_or_deleted_meanwhile_is_told() {
+async fn concurrent_ledger_write_or_deletion_is_reported() {
     let store = Arc::new(Shelf::default());
     let ledgers = Ledgers::new(store.clone(), "one");
     let node = NodeId::parse("edge-1").expect("a name");
@@ -132,7 +132,7 @@ async fn what_was_written_or_deleted_meanwhile_is_told() {
 }
 
 #[tokio::test]
-async fn a_thousand_nodes_do_not_ask_the_store_at_once() {
+async fn ledger_calls_of_a_thousand_nodes_are_limited() {
     let store = Arc::new(Counter::default());
     let ledgers = Ledgers::new(store.clone(), "one");
     let join = |number: usize| {

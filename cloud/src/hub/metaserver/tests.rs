@@ -96,7 +96,7 @@ const PODS: &str = "/core/v1/pods/shop/null";
 const NODE: &str = "/core/v1/nodes/null/edge";
 
 #[test]
-fn a_watch_is_opened_once_and_answered_when_it_is() {
+fn watch_is_opened_once_and_answered_when_open() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.watch("b", PODS);
@@ -117,7 +117,7 @@ fn a_watch_is_opened_once_and_answered_when_it_is() {
 }
 
 #[test]
-fn what_a_sync_leaves_out_lingers_and_then_closes() {
+fn watches_left_out_of_a_sync_linger_and_close() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.actions();
@@ -140,7 +140,7 @@ fn what_a_sync_leaves_out_lingers_and_then_closes() {
 }
 
 #[test]
-fn watches_of_before_are_opened_without_being_asked_for() {
+fn watches_of_the_previous_connection_are_reopened() {
     let mut world = World::new();
     let watch = |id: &str, key: &str| Watch { id: id.into(), key: key.into(), option: b"{}"[..].into() };
     world.watches.restore(vec![watch("a", PODS), watch("b", NODE), watch("c", "bad")]);
@@ -200,7 +200,7 @@ fn the_texts_of_watches_are_bounded_and_counted() {
 /// counted. No more records are read than a sync may have, and nothing is left of the sync once no request waits for
 /// its answer.
 #[test]
-fn a_sync_that_waits_is_bounded_and_counted() {
+fn waiting_metaserver_sync_is_bounded_and_counted() {
     let mut world = World::new();
     let bad = |count: usize| {
         let bad = |id: usize| {
@@ -228,18 +228,22 @@ fn a_sync_that_waits_is_bounded_and_counted() {
     assert!(world.watches.memory() < 8 * 1024, "{} bytes", world.watches.memory());
     world.opened(1, Ok(()));
     assert_eq!((world.actions(), world.watches.deadline()), (Vec::new(), None));
-    assert_eq!(world.remembered(), Some(vec!["zzzzz".to_owned()]), "what was asked for is open all the same");
+    assert_eq!(
+        world.remembered(),
+        Some(vec!["zzzzz".to_owned()]),
+        "the requested watch is open nevertheless"
+    );
 }
 
 /// A request for a watch gets its answer even if a sync has left the watch out meanwhile. Then the watch lingers.
 #[test]
-fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
+fn watch_left_out_while_opening_is_answered_and_lingers() {
     let mut world = World::new();
     world.watch("a", PODS);
     assert_eq!(world.remembered(), Some(vec!["a".to_owned()]));
     world.sync(&[]);
     assert_eq!(world.actions(), ["open 1 v1/pods shop", "2 Some([])"]);
-    assert_eq!(world.remembered(), Some(Vec::new()), "the ledger is told");
+    assert_eq!(world.remembered(), Some(Vec::new()), "the ledger is updated");
     world.opened(1, Ok(()));
     assert_eq!(world.actions(), ["1 Approved"]);
     assert_eq!(world.watches.deadline(), Some(world.now + LINGER));
@@ -248,7 +252,7 @@ fn what_a_sync_leaves_out_while_it_is_opened_is_answered_and_lingers() {
 /// An edge that asks now gets the failure now. Only restored watches, for which the edge does not ask again, are
 /// retried later.
 #[test]
-fn trouble_is_told_to_whoever_asks() {
+fn failures_are_reported_to_every_requester() {
     let mut world = World::new();
     world.watch("a", PODS);
     world.opened(1, Err(&Closed::new(503, "no answer")));
@@ -257,7 +261,7 @@ fn trouble_is_told_to_whoever_asks() {
 }
 
 #[test]
-fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
+fn abandoned_watch_request_gets_no_answer() {
     let mut world = World::new();
     world.watch("a", PODS);
     let waits = world.watches.memory();
@@ -279,7 +283,7 @@ fn a_watch_that_nobody_waits_for_any_more_is_answered_to_nobody() {
 
 /// Only the used part of what an edge writes into its watches is kept, each text counts, and the total is bounded.
 #[test]
-fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
+fn memory_of_watches_is_bounded_and_released() {
     let mut world = World::new();
     let mut large = record("a", PODS);
     large["Nodename"] = "n".repeat(WATCH_LEN_MAX).into();
@@ -296,7 +300,7 @@ fn what_is_kept_of_watches_is_what_is_used_and_has_a_bound() {
 
     let open = world.watches.memory();
     (0..10).for_each(|_| world.watch("a", PODS));
-    assert_eq!(world.watches.memory(), open, "one watch, however often it is asked for");
+    assert_eq!(world.watches.memory(), open, "one watch, regardless of the number of requests");
     for number in 0..2 * APPLICATIONS_MAX {
         world.watch(&format!("id-{number:05}"), PODS);
     }

@@ -44,7 +44,7 @@ impl NodeSession {
         if seen || hello.attestation.is_empty() {
             return Some(event);
         }
-        let claim = match self.hub.testimony.judge(&hello.attestation) {
+        let claim = match self.hub.attestations.judge(&hello.attestation) {
             AttestationCheck::Known => return Some(event),
             AttestationCheck::Invalid => {
                 self.complain();
@@ -54,7 +54,7 @@ impl NodeSession {
         };
         self.count("news");
         self.examination = Examination::UnderWay;
-        let answer = self.hub.testimony.ask(&self.node, claim);
+        let answer = self.hub.attestations.ask(&self.node, claim);
         self.work.push(Box::pin(async move {
             let outcome = tokio::time::timeout(VOUCH_LIMIT, answer).await;
             Done::Vouched { hello: Box::new(event), outcome: outcome.ok().and_then(Result::ok) }
@@ -90,7 +90,7 @@ impl NodeSession {
 
     fn complain(&self) {
         self.count("invalid");
-        if self.hub.testimony.may_complain() {
+        if self.hub.attestations.may_complain() {
             tracing::warn!(node = %self.node,
                 "ignoring an attestation of the edge that no cloudcore of this cluster has issued");
         }

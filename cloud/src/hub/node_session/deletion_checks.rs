@@ -12,12 +12,13 @@ use super::{Done, NodeSession};
 use crate::edgecontroller::{Input, Proven};
 
 impl NodeSession {
-    /// Asks about the keys that the view doubts. Keys that arrive during a question wait for the next one.
-    pub(super) fn ask_doubts(&mut self) {
+    /// Asks the API server about keys that the view cannot confirm. Keys that arrive during a question wait for the
+    /// next one.
+    pub(super) fn ask_about_deletions(&mut self) {
         let asking = &self.asking;
-        let doubts =
-            self.view.take_doubts(|subscription| asking.iter().any(|(asked, _)| *asked == subscription));
-        for (subscription, keys) in doubts {
+        let unconfirmed =
+            self.view.take_unconfirmed(|subscription| asking.iter().any(|(asked, _)| *asked == subscription));
+        for (subscription, keys) in unconfirmed {
             let question = match subscription {
                 SubscriptionId::NODE => Some(self.ask_for_pods(keys)),
                 _ => self.ask_for_selection(subscription, keys),

@@ -9,9 +9,9 @@ use tombolo_proto::SubscriptionId;
 use tombolo_proto::frame::Subscribe;
 
 use super::super::access::{Granted, next_review};
+use super::super::closed::Closed;
 use super::super::metaserver::size_of_texts;
 use super::super::shared::SharedWatch;
-use super::super::subscriptions::Closed;
 use super::super::volumes::{VolumeKind, is_volume};
 use super::{Done, NodeSession};
 use crate::metrics::Label;

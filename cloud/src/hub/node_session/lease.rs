@@ -22,11 +22,11 @@ pub(super) struct Lease {
     /// This process has held the lease in this session.
     held: bool,
     /// A renewal that found the lease held by another process.
-    doubt: Option<Box<Doubt>>,
+    conflict: Option<Box<LeaseConflict>>,
 }
 
 #[derive(Debug)]
-struct Doubt {
+struct LeaseConflict {
     renew_time_micros: i64,
     lease: Box<HeldLease>,
     /// When the ping was sent. A process that answers it was alive after the other process held the lease.
@@ -69,7 +69,7 @@ impl NodeSession {
             Renewal::Answered(code) => code,
             Renewal::OfAnother(lease) => {
                 let since = self.hub.clock.now();
-                self.lease.doubt = Some(Box::new(Doubt { renew_time_micros, lease, since }));
+                self.lease.conflict = Some(Box::new(LeaseConflict { renew_time_micros, lease, since }));
                 return self.channel.ask(since);
             }
         };
@@ -82,17 +82,18 @@ impl NodeSession {
             }
         }
         self.channel.lease_renewed(renew_time_micros, code);
-        self.channel.attest(&self.hub.testimony.proof());
+        self.channel.attest(&self.hub.attestations.proof());
         self.start_lease();
     }
 
     /// The edge has answered a ping that was sent this long ago.
     pub(super) fn heard_after(&mut self, round_trip: std::time::Duration) {
         let now = self.hub.clock.now();
-        let Some(doubt) = self.lease.doubt.take_if(|doubt| round_trip <= now.since(doubt.since)) else {
+        let Some(conflict) = self.lease.conflict.take_if(|conflict| round_trip <= now.since(conflict.since))
+        else {
             return;
         };
-        let Doubt { renew_time_micros, lease, .. } = *doubt;
+        let LeaseConflict { renew_time_micros, lease, .. } = *conflict;
         let process = self.lease.process;
         // A process that takes the lease from this one notes that in the lease. A lease without such a note is an older
         // version: the cloud's history went back.

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tombolo_proto::{NodeId, SubscriptionId};
 use tombolo_runtime::{Held, Share};
 
-use super::crowd::FREE_PART;
-use super::watch_shares::{Lack, Payers};
+use super::namespace_limits::FREE_PART;
+use super::payers::{Lack, Payers};
 use crate::hub::registry::SessionHandle;
 
 type Sessions = HashMap<(u64, SubscriptionId), Arc<SessionHandle>>;
@@ -123,8 +123,8 @@ impl Followers {
         self.paid = None;
     }
 
-    pub(super) fn each(&self, tell: impl Fn(SubscriptionId, &SessionHandle)) {
-        self.sessions.iter().for_each(|((_, subscription), session)| tell(*subscription, session));
+    pub(super) fn each(&self, notify: impl Fn(SubscriptionId, &SessionHandle)) {
+        self.sessions.iter().for_each(|((_, subscription), session)| notify(*subscription, session));
     }
 
     /// Since when there are no followers; none while there are some.

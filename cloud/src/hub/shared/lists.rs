@@ -18,8 +18,8 @@ use tombolo_proto::{CloudRevision, NodeId, ObjectKey};
 use tombolo_runtime::doubled;
 
 use super::{SharedWatch, too_many};
-use crate::hub::interned::Stored;
-use crate::hub::subscriptions::Closed;
+use crate::hub::closed::Closed;
+use crate::hub::shared::interned::Stored;
 use crate::kube::{CallError, Caller, Kube, ListTurn};
 
 /// Pause after a first failure; it doubles up to [`RETRY_MAX`].
@@ -142,7 +142,7 @@ struct Listing<'w>(&'w SharedWatch);
 impl Drop for Listing<'_> {
     fn drop(&mut self) {
         self.0.order.lock().gone = None;
-        self.0.crowds.lock().list_ends(false);
+        self.0.namespaces.lock().list_ends(false);
     }
 }
 
@@ -222,7 +222,7 @@ impl SharedWatch {
             order.gone = Some(HashMap::new());
             relists
         };
-        self.crowds.lock().list_begins();
+        self.namespaces.lock().list_begins();
         let _listing = Listing(self);
         let (mut brought, mut full) = (Vec::new(), None);
         let answer = kube.list(Caller::OwnInTurn(node), &self.path, |object| {
@@ -232,7 +232,7 @@ impl SharedWatch {
                     .is_none_or(|known| known.object.version.revision < object.version.revision)
             });
             if let Some(object) = news
-                && self.has_place_in_list(&object.key, brought.len())
+                && self.has_slot_in_list(&object.key, brought.len())
             {
                 match self.keep(&object) {
                     Ok(stored) if brought.len() <= FOLLOWED_MAX => brought.push(stored),
@@ -252,7 +252,7 @@ impl SharedWatch {
             self.fail(closed);
         }
         entered?;
-        self.crowds.lock().list_ends(true);
+        self.namespaces.lock().list_ends(true);
         self.lists.complete.fetch_max(number, Ordering::SeqCst);
         *self.lists.rest.lock() = Rest::default();
         Ok(())

@@ -22,7 +22,7 @@ use crate::config::{Devices, KubeEdgeSessions};
 use crate::edgecontroller::upstream::Upstream;
 use crate::edgecontroller::{Input, NodeObjectCache};
 use crate::epoch::Attestations;
-use crate::history_progress::Reach;
+use crate::history_progress::HistoryProgress;
 use crate::kube::tests::double::answering;
 
 mod attestation_check;
@@ -124,7 +124,7 @@ fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) 
         inputs,
         metrics,
         kubeedge: KubeEdgeSessions { silence: Duration::from_secs(60), window: 1, devices: Devices::Refuse },
-        testimony: Attestations::new(attester(), epoch.cluster.clone(), reach(1)),
+        attestations: Attestations::new(attester(), epoch.cluster.clone(), progress(1)),
         epoch: ArcSwap::from_pointee(epoch),
         clock: Clock::start(),
         tasks,
@@ -132,8 +132,8 @@ fn hub_of(kube: &Kube, down: Arc<NodeObjectCache>, inputs: mpsc::Sender<Input>) 
     })
 }
 
-fn reach(revision: u64) -> Reach {
-    Reach { generation: 1, beat: 0, revision: CloudRevision(revision) }
+fn progress(revision: u64) -> HistoryProgress {
+    HistoryProgress { generation: 1, beat: 0, revision: CloudRevision(revision) }
 }
 
 fn attester() -> Attester {
@@ -252,7 +252,7 @@ const QUESTIONS: usize = 2;
 const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test(start_paused = true)]
-async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
+async fn every_subscription_is_reviewed_and_no_answer_is_cached() {
     let rights = Arc::new(Rights::default());
     let (access, question) = (Access::new(scripted(&rights)), subscribe(SubscriptionId(1)));
     let check = async || access.check(&node(), &question).await;
@@ -268,7 +268,7 @@ async fn an_opening_subscription_asks_and_no_answer_is_remembered() {
         assert_eq!(spec["resourceAttributes"]["labelSelector"]["rawSelector"], "tier=front");
     }
     rights.withheld.store(true, Ordering::SeqCst);
-    assert_eq!(check().await.expect_err("the right was just taken away").code, 403);
+    assert_eq!(check().await.expect_err("the right was just revoked").code, 403);
     assert_eq!(rights.questions(), QUESTIONS + 1, "the first refusal decides");
     rights.withheld.store(false, Ordering::SeqCst);
     check().await.expect("a refusal is not remembered");
@@ -341,7 +341,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(tombolo_testkit::cases(200)))]
     /// This holds for any parts of a question that a node may choose, and any right that it had before.
     #[test]
-    fn a_question_is_never_answered_with_the_answer_to_another_one(allowed in a_question(), other in a_question()) {
+    fn review_is_never_answered_with_the_answer_to_another(allowed in a_question(), other in a_question()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let access = Access::new(allowing(&allowed));
@@ -356,7 +356,7 @@ proptest! {
 
 /// These two questions once had the same digest: one by the node about Services, one by an unknown token about Secrets.
 #[tokio::test(start_paused = true)]
-async fn a_right_to_services_opens_no_watch_of_secrets() {
+async fn right_to_services_opens_no_watch_of_secrets() {
     let about = |plural: &str, labels: &str, token: Option<&str>| Subscribe {
         resource: Resource::new("", "v1", plural),
         namespace: String::new(),
@@ -376,7 +376,7 @@ async fn a_right_to_services_opens_no_watch_of_secrets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_selector_that_cannot_be_read_is_refused_before_anybody_is_asked() {
+async fn unparsable_selector_is_refused_before_any_review() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     for (labels, fields) in [("a in", ""), ("", "metadata.name"), ("", r"metadata.name=\x")] {
@@ -401,7 +401,7 @@ fn reviews_of_a_fleet_are_spread() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
+async fn subscription_is_closed_with_403_when_its_right_is_revoked() {
     let rights = Arc::new(Rights::default());
     let mut edge = Edge::connect(&hub(&scripted(&rights)));
     let subscription = edge.follow();
@@ -409,10 +409,10 @@ async fn a_subscription_is_closed_with_403_when_the_right_is_taken_away() {
     assert_eq!(rights.questions(), QUESTIONS);
 
     assert_eq!(edge.listen(REVIEW_INTERVAL + SOON).await, None, "still allowed");
-    assert_eq!(rights.questions(), 2 * QUESTIONS, "asked again after five minutes");
+    assert_eq!(rights.questions(), 2 * QUESTIONS, "reviewed again after five minutes");
     rights.silent.store(true, Ordering::SeqCst);
-    assert_eq!(edge.listen(REVIEW_INTERVAL).await, None, "no answer takes no right away");
-    assert!(rights.questions() > 2 * QUESTIONS, "asked once more");
+    assert_eq!(edge.listen(REVIEW_INTERVAL).await, None, "a missing answer revokes no right");
+    assert!(rights.questions() > 2 * QUESTIONS, "reviewed once more");
     rights.silent.store(false, Ordering::SeqCst);
 
     rights.withheld.store(true, Ordering::SeqCst);
@@ -437,13 +437,13 @@ fn session(hub: &Hub) -> Arc<SessionHandle> {
 
 /// A shared watch is closed ten minutes after its last client.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
+async fn unfollowed_watch_is_closed_after_ten_minutes() {
     let hub = hub(&scripted(&Arc::default()));
     let subscriptions = &hub.subscriptions;
     let watch = subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let (first, last) = (session(&hub), session(&hub));
-    watch.follow(&first, SubscriptionId(1)).expect("it goes on");
-    watch.follow(&last, SubscriptionId(4)).expect("it goes on");
+    watch.follow(&first, SubscriptionId(1)).expect("it continues");
+    watch.follow(&last, SubscriptionId(4)).expect("it continues");
     tokio::time::advance(2 * IDLE_LIMIT).await;
     subscriptions.sweep();
     watch.unfollow(&first, SubscriptionId(1));
@@ -460,15 +460,15 @@ async fn a_watch_that_nobody_follows_is_closed_after_ten_minutes() {
     subscriptions.sweep();
     assert_eq!((subscriptions.running.len(), hub.metrics.shared_watches.get()), (0, 0));
     tokio::time::sleep(Duration::from_millis(1)).await;
-    assert!(tasks.iter().all(AbortHandle::is_finished), "nobody reads the API server for it");
+    assert!(tasks.iter().all(AbortHandle::is_finished), "no read of the API server is made for it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn housekeeping_closes_what_nobody_follows() {
+async fn housekeeping_closes_unfollowed_watches() {
     let hub = hub(&scripted(&Arc::default()));
     let watch = hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("allowed");
     let session = session(&hub);
-    watch.follow(&session, SubscriptionId(1)).expect("it goes on");
+    watch.follow(&session, SubscriptionId(1)).expect("it continues");
     tokio::spawn(keep_house(Arc::clone(&hub)));
     tokio::time::sleep(IDLE_LIMIT).await;
     watch.unfollow(&session, SubscriptionId(1));
@@ -480,7 +480,7 @@ async fn housekeeping_closes_what_nobody_follows() {
 
 /// One node invents selectors. It only takes its own slots, and the watches that it no longer follows give way.
 #[tokio::test(start_paused = true)]
-async fn throw_away_selectors_take_the_places_of_one_node() {
+async fn throwaway_selectors_use_up_only_the_watches_of_their_node() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     let select = |number: usize| Subscribe {
@@ -497,17 +497,17 @@ async fn throw_away_selectors_take_the_places_of_one_node() {
     for number in 0..NODE_WATCHES_MAX {
         let watch = hub.subscriptions.open(&node(), &select(number)).await.expect("room");
         let subscription = SubscriptionId(u32::try_from(number).expect("few") + 1);
-        watch.follow(&handle, subscription).expect("it goes on");
+        watch.follow(&handle, subscription).expect("it continues");
     }
     let refused = hub.subscriptions.open(&node(), &select(9_999)).await.expect_err("all are followed");
     assert_eq!(refused.code, 429, "{refused:?}");
     let other = NodeId::parse("other").expect("valid");
-    hub.subscriptions.open(&other, &select(9_999)).await.expect("another node has places of its own");
+    hub.subscriptions.open(&other, &select(9_999)).await.expect("another node has slots of its own");
 }
 
 /// Subscriptions that are begun and ended leave no work behind.
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_is_given_up_is_not_worked_on() {
+async fn cancelled_subscription_causes_no_work() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     let mut edge = Edge::connect(&hub);
@@ -518,12 +518,12 @@ async fn a_subscription_that_is_given_up_is_not_worked_on() {
     }
     let asked = rights.questions();
     assert_eq!(edge.listen(2 * REVIEW_INTERVAL).await, None);
-    assert_eq!(rights.questions(), asked, "nobody asks for the rights to what has ended");
+    assert_eq!(rights.questions(), asked, "no review is made for an ended subscription");
 }
 
 /// Requests beyond a node's share of memory are refused, and those that fit are not.
 #[tokio::test(start_paused = true)]
-async fn requests_beyond_the_share_of_a_node_are_refused() {
+async fn requests_beyond_the_node_share_are_refused() {
     use tombolo_proto::frame::{ApiRequest, ReplyBody, RequestBody};
 
     let rights = Arc::new(Rights::default());

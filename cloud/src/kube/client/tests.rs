@@ -39,7 +39,7 @@ async fn server(asked: Arc<Mutex<String>>) -> Config {
 }
 
 #[tokio::test]
-async fn a_long_answer_comes_in_pieces_that_are_small() {
+async fn long_answer_arrives_in_small_pieces() {
     let asked = Arc::default();
     let mut config = server(Arc::clone(&asked)).await;
     config.auth_info = AuthInfo { token: Some("t".to_owned().into()), ..AuthInfo::default() };
@@ -132,7 +132,7 @@ async fn answers_of_all_forms_are_read() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_is_an_error_that_says_why() {
+async fn broken_answers_are_errors_with_a_reason() {
     let head = |len: usize| {
         format!("HTTP/1.1 200 OK\r\nx-long: {}\r\ncontent-length: 4\r\n\r\nbody", "x".repeat(len))
     };
@@ -178,7 +178,7 @@ fn timer(port: u16) -> Option<(String, Duration)> {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_silent_is_asked_whether_its_peer_is_there() {
+async fn silent_connection_is_probed() {
     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -228,7 +228,7 @@ async fn refusing(answer: String) -> (Kube, Arc<AtomicUsize>) {
 /// A repeated deletion whose answer was lost could delete a replacement of the object, and an eviction that a
 /// disruption budget refuses would be refused again.
 #[tokio::test]
-async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
+async fn calls_are_never_repeated_and_a_refusal_says_when_to_retry() {
     let node = NodeId::parse("n").unwrap();
     let budget = r#"{"kind":"Status","message":"no","details":{"causes":[{"reason":"DisruptionBudget"}],"retryAfterSeconds":3}}"#;
     let pod = "/api/v1/namespaces/d/pods/p";
@@ -251,7 +251,7 @@ async fn no_call_is_made_twice_and_a_refusal_says_when_to_come_again() {
             let answer = kube.call(caller, call.clone()).await.unwrap();
             assert_eq!((answer.code, calls.load(Ordering::SeqCst)), (code, 1), "{call:?}, before: {before}");
             if body == budget {
-                assert_eq!(answer.body, budget, "as it was said");
+                assert_eq!(answer.body, budget, "as configured");
             } else if code == 429 {
                 let Refusal { message, details, .. } = answer.refusal();
                 let seconds = details.map(|details| details.retry_after_seconds);

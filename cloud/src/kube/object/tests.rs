@@ -22,7 +22,7 @@ fn identity_is_read_and_missing_parts_are_named() {
 
 /// An API server stores JSON that is nested ten thousand levels deep; serde_json reads 128 levels.
 #[test]
-fn what_is_nested_too_deep_costs_no_other_object_anything() {
+fn too_deeply_nested_object_affects_no_other() {
     let deep = |levels: usize| format!("{}{}", r#"{"f:a":"#.repeat(levels), "0") + &"}".repeat(levels);
     let object = |name: &str, fields: &str, data: &str| {
         let metadata =
@@ -40,12 +40,12 @@ fn what_is_nested_too_deep_costs_no_other_object_anything() {
     let list: kube::core::ObjectList<RawObject> = serde_json::from_str(&list).expect("a list");
     let unread: Vec<bool> = list.items.iter().map(RawObject::is_unread).collect();
     assert_eq!(unread, [false, true, false, true]);
-    assert!(list.items.iter().all(|object| object.uid().is_ok()), "which object it is, is known");
+    assert!(list.items.iter().all(|object| object.uid().is_ok()), "the object's identity is known");
     let passed_on = format!(r#"[{{"items":[{}]}}]"#, list.items[2].value());
     assert!(serde_json::from_str::<Value>(&passed_on).is_ok());
     let metadata = json!({"name": "a", "uid": "u", "resourceVersion": "4"});
     let whole = json!({"kind": "Thing", "metadata": metadata, "data": 7});
-    assert_eq!(*list.items[0].value(), whole, "what the API server keeps of its writers is left out");
+    assert_eq!(*list.items[0].value(), whole, "managedFields are left out");
     let error = list.items[1].clone().into_whole().expect_err("not read").to_string();
     assert!(error.contains("/b cannot be read") && error.contains("recursion"), "{error}");
     let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
@@ -54,7 +54,7 @@ fn what_is_nested_too_deep_costs_no_other_object_anything() {
 }
 
 #[test]
-fn of_writers_the_names_of_their_fields_are_known_however_deep_these_are() {
+fn managed_fields_are_known_by_name_at_any_depth() {
     let deep = "{\"f:a\":".repeat(9000) + "0" + &"}".repeat(9000);
     let writer =
         format!(r#"{{"manager":"m","operation":"Apply","fieldsV1":{{"f:spec":{deep},"f:status":{{}}}}}}"#);
@@ -67,7 +67,7 @@ fn of_writers_the_names_of_their_fields_are_known_however_deep_these_are() {
 
 /// An API server stores a list of half a million empty strings from any user who may write the object.
 #[test]
-fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_anything() {
+fn object_that_would_expand_too_much_is_not_parsed_and_affects_no_other() {
     let list = |count: usize| format!("[{}0]", r#""","#.repeat(count));
     let object = |name: &str, labels: &str, status: &str| {
         format!(
@@ -89,7 +89,7 @@ fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_any
         assert_eq!(
             metadata.get("labels").is_some(),
             is_read || name == "many",
-            "of what is not read, {name} keeps its identity, and labels that are few"
+            "{name} is not read, but keeps its identity and its labels if they are few"
         );
     }
     let writers = format!("[{}{{}}]", "{},".repeat(STRINGS_MAX));
@@ -101,7 +101,7 @@ fn what_would_take_many_times_its_text_is_not_read_and_costs_no_other_object_any
 
 /// A node writes its Node, and every watcher of the Node reads it.
 #[test]
-fn what_a_node_may_write_is_read_up_to_a_smaller_size() {
+fn kinds_that_nodes_write_have_a_smaller_parse_limit() {
     let object = |part: &str, count: usize| {
         format!(r#"{{"metadata":{{"name":"n","uid":"u"}},"status":{{"x":[{}0]}}}}"#, part.repeat(count))
     };
@@ -116,7 +116,7 @@ fn what_a_node_may_write_is_read_up_to_a_smaller_size() {
 }
 
 #[test]
-fn of_a_pod_that_is_not_read_where_it_runs_and_who_made_it_is_known() {
+fn node_references_and_owner_of_an_unparsed_pod_are_known() {
     let many = (0..STRINGS_MAX).map(|number| format!(r#","l{number}":"""#)).collect::<String>();
     let pod = |annotation: &str, spec: &str| {
         let text = format!(
@@ -137,7 +137,7 @@ fn of_a_pod_that_is_not_read_where_it_runs_and_who_made_it_is_known() {
 }
 
 #[test]
-fn of_what_is_not_read_and_is_to_go_all_is_known_that_is_not_too_large() {
+fn unparsed_pod_being_deleted_keeps_its_smaller_parts() {
     let many = (0..STRINGS_MAX).map(|number| format!(r#","l{number}":"""#)).collect::<String>();
     let read = |marks: &str, labels: &str, annotations: &str| {
         let text = format!(
@@ -197,7 +197,7 @@ proptest! {
     /// An object is the same in whichever way its text is parsed, and equal to what serde_json reads, except for
     /// managedFields.
     #[test]
-    fn an_object_is_the_same_whichever_way_it_is_read(
+    fn object_is_equal_in_both_parse_paths(
         mut metadata in prop::collection::vec((name_text(), json_text()), 0..6),
         mut members in prop::collection::vec((name_text(), json_text()), 0..6),
         index in any::<prop::sample::Index>(),
@@ -224,10 +224,10 @@ proptest! {
     }
 }
 
-/// A measurement: `cargo test -p tombolo-cloud --lib -- --ignored --nocapture how_long_an_ordinary_pod_takes`.
+/// A measurement: `cargo test -p tombolo-cloud --lib -- --ignored --nocapture time_to_read_an_ordinary_pod`.
 #[test]
 #[ignore = "a measurement"]
-fn how_long_an_ordinary_pod_takes() {
+fn time_to_read_an_ordinary_pod() {
     let fields: Map<String, Value> =
         (0..40).map(|number| (format!("f:field{number}"), json!({"f:a": {}, "f:b": {"f:c": {}}}))).collect();
     let writer = json!({"manager": "kubelet", "operation": "Update", "fieldsV1": fields});

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_of_all_lengths_come_as_they_were_sent_and_nothing_large_is_kept() {
+    async fn lines_of_all_lengths_arrive_intact_and_leave_no_large_buffer() {
         let lengths = [1, 7, SHORT_LEN_MAX - 1, SHORT_LEN_MAX, SHORT_LEN_MAX + 1, 1 << 20, LINE_LEN_MAX, 3];
         let texts: Vec<_> = lengths.iter().map(|len| format!("{}{len}", "x".repeat(*len))).collect();
         let mut expected = texts.clone();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_line_without_end_takes_a_bounded_number_of_bytes_and_time() {
+    async fn endless_watch_line_is_bounded_in_bytes_and_time() {
         let endless = stream::repeat(Bytes::from(vec![b'['; 64 * 1024])).then(|chunk| async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             chunk
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_nothing_comes_the_stream_has_ended() {
+    async fn silent_stream_counts_as_ended() {
         let begun = Instant::now();
         let mut lines = lines(stream::iter([Bytes::from("x")]).chain(stream::pending()));
         assert!(!lines.next().await.expect("an end"));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_cut_off_has_ended() {
+    fn truncated_stream_counts_as_ended() {
         let cut = io::Error::new(io::ErrorKind::UnexpectedEof, "x");
         assert!(is_end(&io::Error::other(cut)));
         assert!(is_end(&io::Error::other("unexpected EOF during chunk size line")));

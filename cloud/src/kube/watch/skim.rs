@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_which_object_it_is_stays_wherever_it_stands() {
+    fn identity_of_a_skimmed_object_is_kept_at_any_position() {
         let metadata = json!({
             "annotations": {"name": "no", "a": "}{][\",\\"}, "deletionGracePeriodSeconds": 30,
             "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": {}, "managedFields": [{"uid": "no"}, [1, "]"]],
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_a_bounded_number_of_bytes_whatever_comes() {
+    fn skimming_uses_bounded_memory() {
         let mut skim = Skim::default();
         for piece in [r#"{"type":"A","object":{"metadata":{"name":""#, &"x".repeat(1 << 20), r#"","uid":"u""#]
         {

@@ -134,7 +134,7 @@ fn all(count: usize) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_of_large_objects_takes_no_more_memory_than_a_page_may() {
+async fn list_of_large_objects_stays_within_the_page_memory() {
     let sizes: Vec<usize> = std::iter::repeat_n(MIB, 20).chain(std::iter::repeat_n(100, 2000)).collect();
     let api = Api::new(sizes, &[]);
     let mut numbers = Vec::new();
@@ -148,14 +148,14 @@ async fn a_list_of_large_objects_takes_no_more_memory_than_a_page_may() {
     let pages = std::mem::take(&mut *api.pages.lock());
     let taken: Vec<usize> =
         pages.iter().filter(|(_, len)| *len <= PAGE_LEN_MAX).map(|(limit, _)| *limit).collect();
-    assert_eq!(taken.first(), Some(&1), "fewer objects are asked for until they fit: {pages:?}");
+    assert_eq!(taken.first(), Some(&1), "fewer objects are requested until they fit: {pages:?}");
     assert!(taken.contains(&500), "and more again, when they are small: {pages:?}");
     assert!(pages.len() < 45, "{pages:?}");
 }
 
 /// The consumer of the events is slow.
 #[tokio::test(start_paused = true)]
-async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
+async fn queued_events_are_bounded_in_bytes_and_none_is_lost() {
     let api = Api::new(vec![MIB; 20], &[]);
     let (out, mut events) = mpsc::channel(1024);
     let spec = spec(4 * MIB);
@@ -171,12 +171,12 @@ async fn events_that_wait_are_bounded_in_bytes_and_none_is_lost() {
         seen.push(told(&soon(events.recv()).await.expect("an event")));
     }
     assert_eq!(seen, all(20));
-    assert_eq!(waiting.free(), 4 * MIB, "what was taken takes nothing");
+    assert_eq!(waiting.free(), 4 * MIB, "events that were read occupy no memory");
     watching.abort();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
+async fn watch_resumes_and_relists_after_expiry() {
     let bookmark = json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "20"}});
     let gone = json!({"kind": "Status", "status": "Failure", "message": "too old", "reason": "Expired", "code": 410});
     let (bookmark, gone) = (event_of("BOOKMARK", &bookmark), event_of("ERROR", &gone));
@@ -212,7 +212,7 @@ async fn a_watch_goes_on_where_it_was_and_lists_again_when_that_is_forgotten() {
 
 /// A user who writes an object can have it followed by many watches, and its tree is many times as large as its text.
 #[tokio::test(start_paused = true)]
-async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
+async fn watches_of_one_large_object_parse_it_one_at_a_time() {
     let api = Api::new(vec![MIB; 2], &[]);
     let spec = spec(2 * MIB);
     let (waiting, mut taken) = (spec.waiting.clone().expect("some"), Vec::new());
@@ -234,13 +234,13 @@ async fn many_watches_of_one_large_object_read_it_one_at_a_time() {
         }
     });
     soon(futures::future::join_all(all)).await;
-    assert!(!waiting.is_reading() && waiting.free() == 2 * MIB, "and everybody hears of it");
+    assert!(!waiting.is_reading() && waiting.free() == 2 * MIB, "and all followers are notified");
     watches.into_iter().for_each(|watch| watch.abort());
 }
 
 /// A server that ends each watch immediately is not asked again immediately.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
+async fn watch_that_ends_at_once_backs_off() {
     let api = Api::new(vec![1], &vec![Told::Events(Vec::new()); 1000]);
     let (out, mut events) = mpsc::channel(1024);
     let (errors, mut failures) = mpsc::unbounded_channel();
@@ -260,7 +260,7 @@ async fn a_watch_that_ends_at_once_is_begun_again_ever_less_often() {
 
 /// An API server that breaks off in the middle of a list is not asked for the list again immediately.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_breaks_off_is_begun_again_ever_less_often() {
+async fn truncated_list_backs_off() {
     let service = tower::service_fn(|request: Request<Body>| async move {
         let is_first = !request.uri().query().unwrap_or_default().contains("continue");
         let page = json!({"metadata": {"resourceVersion": "7", "continue": "1"}, "items": [object(0, 1)]});

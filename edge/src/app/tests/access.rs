@@ -108,7 +108,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
     let token = issuer.sign("k", "u3", YEAR);
     let issued = token.clone();
     cloud.script(&format!("POST {TOKENS}"), move |body, caller| {
-        assert_eq!(caller, None, "asked as the node");
+        assert_eq!(caller, None, "called as the node");
         let mut reply = body.clone();
         // As with the API server, the token is valid for longer than the reply says.
         reply["status"] = json!({"token": issued, "expirationTimestamp": "2026-01-01T00:00:00Z"});
@@ -147,7 +147,7 @@ async fn a_token_request_is_answered_for_hours_without_a_cloud_until_the_token_e
 }
 
 #[tokio::test]
-async fn a_refusal_of_the_cluster_is_the_answer_and_trouble_is_not() {
+async fn refusal_of_the_cluster_is_final_and_a_failure_is_not() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let agent = with_the_pod(folder.path(), &cloud).await;
@@ -169,7 +169,7 @@ async fn a_refusal_of_the_cluster_is_the_answer_and_trouble_is_not() {
 pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     let known = token.to_owned();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), move |review, caller| {
-        assert_eq!(caller, None, "asked as the node");
+        assert_eq!(caller, None, "called as the node");
         let mut review = review.clone();
         review["status"] = if review["spec"]["token"] == known {
             let groups = ["system:serviceaccounts", "system:authenticated"];
@@ -188,7 +188,7 @@ pub(super) fn decides(cloud: &FakeCloud, token: &str) {
     });
     let known = token.to_owned();
     cloud.script(&format!("GET {MAPS}/app"), move |_, caller| {
-        assert_eq!(caller, Some(known.as_str()), "asked as the caller");
+        assert_eq!(caller, Some(known.as_str()), "called as the caller");
         (
             200,
             json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
@@ -196,7 +196,7 @@ pub(super) fn decides(cloud: &FakeCloud, token: &str) {
         )
     });
     cloud.script("GET /api/v1/namespaces/default/secrets/hidden", |_, caller| {
-        assert!(caller.is_some(), "asked as the caller");
+        assert!(caller.is_some(), "called as the caller");
         (403, json!({"kind": "Status", "code": 403, "message": "secrets \"hidden\" is forbidden"}))
     });
 }
@@ -231,7 +231,7 @@ pub(super) async fn knows_the_keys(agent: &Agent, cloud: &FakeCloud) {
 }
 
 #[tokio::test]
-async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
+async fn pod_reads_with_the_rights_of_its_service_account_with_and_without_a_cloud() {
     let (folder, cloud, issuer, token) = with_token();
     cloud.put(
         &ObjectKey::new(Resource::new("coordination.k8s.io", "v1", "leases"), "default", "l"),
@@ -262,7 +262,7 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
     agent.stop().await;
 
     let agent = Agent::start(folder.path(), &cloud, false).await;
-    assert_eq!(code(&agent, &token, &format!("{MAPS}/app")).await, 200, "the last decision stands");
+    assert_eq!(code(&agent, &token, &format!("{MAPS}/app")).await, 200, "the last decision is kept");
     assert_eq!(code(&agent, &token, hidden).await, 403, "so does this one");
     assert_eq!(code(&agent, &token, MAPS).await, 200);
     assert_eq!(code(&agent, &token, LEASES).await, 200);
@@ -284,7 +284,7 @@ async fn a_pod_reads_what_its_account_may_read_with_and_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
+async fn pod_writes_as_its_account_and_gets_retry_after_offline() {
     let (folder, cloud, _, token) = with_token();
     let (app, leases) = (format!("{MAPS}/app"), LEASES.to_owned());
     let events = "/api/v1/namespaces/default/events".to_owned();
@@ -314,10 +314,11 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
     cloud.script(&format!("PATCH {MAPS}/app"), move |_, _| (403, refused.clone()));
     let (method, path, body, _) = &writes[0];
     let (code, status) = agent.pod_calls(&token, method.clone(), path, body).await;
-    assert_eq!((code, &status), (StatusCode::FORBIDDEN, &refusal), "as the cluster says it");
+    assert_eq!((code, &status), (StatusCode::FORBIDDEN, &refusal), "as the cluster answers");
 
     knows_the_keys(&agent, &cloud).await;
     away(&agent, &cloud).await;
+    let before = cloud.calls().len();
     for (method, path, body, _) in &writes {
         let (code, status) = agent.pod_calls(&token, method.clone(), path, body).await;
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "{method} {path}: {status}");
@@ -328,12 +329,16 @@ async fn a_pod_writes_in_its_own_name_and_is_told_to_wait_without_a_cloud() {
         );
         assert!(status["details"]["retryAfterSeconds"].as_u64().is_some_and(|wait| wait > 0), "{status}");
     }
-    assert_eq!(agent.status.look().reports_waiting, 0, "nothing is reported to the cloud in the node's name");
+    fence(&agent, &cloud).await;
+    let sent: Vec<_> = cloud.calls().split_off(before);
+    for (method, path, ..) in &writes {
+        assert!(!sent.contains(&format!("{method} {path}")), "{method} {path} in the node's name: {sent:?}");
+    }
     agent.stop().await;
 }
 
 #[tokio::test]
-async fn a_right_to_a_part_is_none_to_the_whole() {
+async fn right_to_a_subresource_is_not_a_right_to_the_object() {
     let (folder, cloud, _, token) = with_token();
     let [may_scale, may_read] =
         ["one", "other"].map(|name| format!("/apis/apps/v1/namespaces/default/deployments/{name}"));
@@ -382,7 +387,7 @@ async fn a_right_to_a_part_is_none_to_the_whole() {
 }
 
 #[tokio::test]
-async fn reviews_without_a_cloud_have_a_ground_or_are_not_given() {
+async fn offline_reviews_need_evidence() {
     let (folder, cloud, issuer, token) = with_token();
     let agent = with_the_pod(folder.path(), &cloud).await;
     let access = |user: &str| {
@@ -464,7 +469,7 @@ async fn the_certificate_has_the_names_under_which_pods_know_the_api() {
 }
 
 #[tokio::test]
-async fn nobody_gets_no_secrets_and_no_tokens_by_any_path() {
+async fn anonymous_client_gets_no_secrets_or_tokens_by_any_path() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let agent = with_the_pod(folder.path(), &cloud).await;
@@ -503,16 +508,20 @@ async fn nobody_gets_no_secrets_and_no_tokens_by_any_path() {
             }
         }
     }
-    for (method, path) in [
+    let refused = [
         (Method::POST, TOKENS),
         (Method::POST, TOKEN_REVIEWS),
         (Method::POST, ACCESS_REVIEWS),
         (Method::GET, TOKENS),
         (Method::PUT, "/api/v1/namespaces/default/secrets/hidden"),
         (Method::DELETE, "/api/v1/namespaces/default/secrets"),
-    ] {
+    ];
+    for (method, path) in &refused {
         let (code, text) = fetch_plain(agent.http, method.clone(), path, HeaderMap::new(), "{}").await;
         assert!(matches!(code.as_u16(), 403..=405), "{method} {path}: {code} {text}");
+    }
+    fence(&agent, &cloud).await;
+    for (method, path) in refused {
         assert!(!cloud.calls().contains(&format!("{method} {path}")), "{method} {path} went to the cloud");
     }
     agent.stop().await;

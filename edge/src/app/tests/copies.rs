@@ -21,7 +21,7 @@ async fn with_leases(folder: &Path, cloud: &FakeCloud) -> Agent {
 }
 
 #[tokio::test]
-async fn questions_that_nobody_can_answer_push_no_copies_out() {
+async fn unanswerable_queries_evict_no_copies() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_leases(folder.path(), &cloud).await;
     away(&agent, &cloud).await;
@@ -37,7 +37,7 @@ async fn questions_that_nobody_can_answer_push_no_copies_out() {
 }
 
 #[tokio::test]
-async fn the_copy_that_was_read_longest_ago_makes_room_and_the_warm_set_never() {
+async fn least_recently_read_copy_is_evicted_and_the_warm_set_never() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = with_leases(folder.path(), &cloud).await;
     for number in 0..KEPT_MAX {

@@ -13,7 +13,7 @@ use super::*;
 use crate::hub::STRANGERS_MAX;
 
 #[tokio::test]
-async fn silent_connections_keep_no_pod_and_no_kubelet_out() {
+async fn silent_connections_lock_out_neither_pods_nor_the_kubelet() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let agent = Agent::start(folder.path(), &cloud, false).await;
     for address in [agent.pods, agent.https] {
@@ -29,7 +29,7 @@ async fn silent_connections_keep_no_pod_and_no_kubelet_out() {
 }
 
 #[tokio::test]
-async fn made_up_tokens_leave_the_requests_to_the_cloud_to_others() {
+async fn made_up_tokens_do_not_block_requests_to_the_cloud() {
     let (folder, cloud, issuer) = with_account();
     cloud.script(&format!("POST {TOKEN_REVIEWS}"), |_, _| (NO_ANSWER, Value::Null));
     let agent = with_the_pod(folder.path(), &cloud).await;

@@ -50,7 +50,7 @@ async fn row(agent: &Agent, path: &str) -> (Value, Value) {
 }
 
 #[tokio::test]
-async fn before_the_cloud_was_heard_nobody_says_what_kinds_there_are() {
+async fn discovery_is_refused_before_the_first_answer_of_the_cloud() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -131,7 +131,7 @@ async fn kinds_of_the_cluster_are_found_and_explained_without_it() {
 }
 
 #[tokio::test]
-async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
+async fn kinds_of_a_cloud_without_aggregated_discovery_are_combined() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let version = |name: &str| json!({"version": name});
     let group =
@@ -154,7 +154,7 @@ async fn kinds_are_put_together_of_a_cloud_that_tells_them_in_pieces() {
 /// Fetching all group lists of a cloud without a single discovery document may take a minute. A client waits for one
 /// answer at most, however many others are waiting.
 #[tokio::test]
-async fn no_client_waits_for_a_cloud_that_tells_kinds_slowly() {
+async fn slow_discovery_of_the_cloud_delays_no_client() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let names = ["a.example", "b.example", "c.example", "d.example"];
     let groups = names.map(|name| json!({"name": name, "versions": [{"version": "v1"}]}));
@@ -203,7 +203,7 @@ fn questions(cloud: &FakeCloud) -> usize {
 }
 
 #[tokio::test]
-async fn who_has_defined_a_kind_finds_it_at_once() {
+async fn client_finds_a_kind_it_just_defined() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_definitions(&cloud);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -272,7 +272,7 @@ fn with_two_groups(cloud: &FakeCloud, urls: [&'static str; 2]) {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_documents_that_do_not_come() {
+async fn missing_documents_delay_no_client() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_two_groups(&cloud, ["/a?1", "/b?1"]);
     for call in ["GET /a?1", "GET /b?1"] {

@@ -6,8 +6,8 @@ use tokio::process::Command;
 use super::*;
 
 #[tokio::test]
-async fn stock_kubectl_looks_at_what_arrived() {
-    tombolo_testkit::cluster_or_skip!("stock_kubectl_looks_at_what_arrived");
+async fn kubectl_reads_the_delivered_objects() {
+    tombolo_testkit::cluster_or_skip!("kubectl_reads_the_delivered_objects");
     let kubectl = tombolo_testkit::components().unwrap().binary("kubectl");
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("configmaps", "app"), "u1", &json!({"data": {"a": "1"}}), &[]);

@@ -55,7 +55,7 @@ async fn ask(server: SocketAddr, name: &str) -> (ResponseCode, Vec<String>) {
 }
 
 #[tokio::test]
-async fn names_are_where_and_how_the_settings_say() {
+async fn hosts_file_and_dns_follow_the_settings() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_grid(&cloud);
     let file = folder.path().join("names");

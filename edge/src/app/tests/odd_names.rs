@@ -31,7 +31,7 @@ async fn check(agent: &Agent, when: &str) {
 }
 
 #[tokio::test]
-async fn a_name_that_stands_in_no_url_is_answered_the_same_with_and_without_a_cloud() {
+async fn impossible_name_gets_404_with_and_without_a_cloud() {
     let (folder, cloud, _, token) = with_token();
     let agent = with_the_pod(folder.path(), &cloud).await;
     check(&agent, "with a cloud").await;
@@ -50,7 +50,7 @@ async fn a_name_that_stands_in_no_url_is_answered_the_same_with_and_without_a_cl
 }
 
 #[tokio::test]
-async fn calls_to_the_cloud_name_what_the_client_has_named() {
+async fn forwarded_calls_keep_the_names_of_the_client() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     with_pod(&cloud);
     let role = json!({

@@ -44,7 +44,7 @@ async fn with_lease() -> (tempfile::TempDir, FakeCloud, Agent) {
 }
 
 #[tokio::test]
-async fn single_answers_are_kept_and_given_without_a_cloud() {
+async fn single_answers_are_kept_and_served_offline() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     // The fake cloud does not push objects of this name.
     let (map, secret) = (key("configmaps", "another"), key("secrets", "another"));
@@ -56,7 +56,7 @@ async fn single_answers_are_kept_and_given_without_a_cloud() {
     wait_until("the first answer", DEADLINE, async || read(&agent).await == "1").await;
     let before = agent.get(&path("configmaps", "another")).await.1;
     cloud.put(&map, "c1", &json!({"data": {"a": "2"}}), &[]);
-    assert_eq!(read(&agent).await, "2", "the answer is the cloud's while it can be asked");
+    assert_eq!(read(&agent).await, "2", "the cloud answers while it is reachable");
     assert!(revision(&agent.get(&path("configmaps", "another")).await.1) > revision(&before));
     assert_eq!(agent.get(&path("secrets", "another")).await.0, StatusCode::OK);
     assert_eq!(agent.get(&path("configmaps", "none")).await.0, StatusCode::NOT_FOUND);
@@ -116,7 +116,7 @@ async fn the_lease_is_renewed_with_and_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn statuses_of_pods_are_taken_without_a_cloud_and_arrive_as_what_changed() {
+async fn pod_statuses_are_accepted_offline_and_reported_as_changes() {
     let (folder, cloud, agent) = with_lease().await;
     let web = key("pods", "web");
     let mut pod = pod_spec();
@@ -179,7 +179,7 @@ fn condition(name: &str, reason: &str) -> Value {
 }
 
 #[tokio::test]
-async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives() {
+async fn node_status_is_accepted_offline_and_the_newest_is_reported() {
     let (folder, cloud, agent) = with_lease().await;
     // The condition of the network belongs to another writer, but is in the same status as the kubelet's.
     let put = |network: &str| {
@@ -238,7 +238,7 @@ async fn the_status_of_the_node_is_taken_without_a_cloud_and_the_newest_arrives(
 }
 
 #[tokio::test]
-async fn events_are_made_and_counted_without_a_cloud() {
+async fn events_are_created_and_counted_offline() {
     let (folder, cloud, agent) = with_lease().await;
     wait_until("the first synchronisation", DEADLINE, async || agent.status.look().synced).await;
     away(&agent, &cloud).await;
@@ -301,7 +301,7 @@ async fn other_writes_wait_for_the_cloud() {
 }
 
 #[tokio::test]
-async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
+async fn unreadable_object_delays_no_pod_and_is_reported() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let locked = key("secrets", "locked");
     let path = "/api/v1/namespaces/default/secrets/locked";
@@ -312,7 +312,7 @@ async fn what_the_cloud_cannot_read_holds_up_no_pod_and_is_said() {
     });
     let agent = Agent::start(folder.path(), &cloud, false).await;
     wait_until("the pod", DEADLINE, async || agent.names("/api/v1/pods").await == ["web"]).await;
-    assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it can be asked");
+    assert_eq!(agent.get(path).await.0, StatusCode::FORBIDDEN, "the cluster answers while it is reachable");
     agent.stop().await;
 
     cloud.set_away(true);

@@ -11,7 +11,7 @@ fn lease(name: &str) -> ObjectKey {
 }
 
 #[tokio::test]
-async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
+async fn warm_set_is_synced_automatically_and_served_offline() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {"clusterIP": "10.0.0.1"}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -36,7 +36,7 @@ async fn the_warm_set_comes_by_itself_and_stays_without_a_cloud() {
 }
 
 #[tokio::test]
-async fn what_was_never_synced_is_no_empty_list() {
+async fn unsynced_resource_is_not_an_empty_list() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.set_away(true);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -52,7 +52,7 @@ async fn what_was_never_synced_is_no_empty_list() {
 }
 
 #[tokio::test]
-async fn a_first_question_is_followed_and_shared() {
+async fn first_request_starts_a_shared_subscription() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -107,7 +107,7 @@ async fn cut(agent: &Agent, cloud: &FakeCloud) {
 }
 
 #[tokio::test]
-async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() {
+async fn long_list_is_complete_offline_with_and_without_pages() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let all = many_leases(&cloud, 1);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -136,7 +136,7 @@ async fn a_list_of_many_objects_is_whole_without_a_cloud_in_pages_and_at_once() 
 }
 
 #[tokio::test]
-async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_one() {
+async fn truncated_list_of_the_cloud_is_refused_and_the_old_copy_kept() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let all = many_leases(&cloud, 1);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -171,7 +171,7 @@ async fn a_list_that_the_cloud_cuts_is_not_given_as_whole_and_leaves_the_former_
 }
 
 #[tokio::test]
-async fn a_right_that_was_taken_away_takes_the_copy_with_it() {
+async fn revoked_right_removes_the_copy() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     cloud.forbid("leases", true);
@@ -218,7 +218,7 @@ async fn writes_name_local_revisions_and_read_their_own_result() {
 }
 
 #[tokio::test]
-async fn a_store_that_was_lost_goes_on_above_its_old_revisions() {
+async fn new_store_continues_above_the_old_revisions() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;

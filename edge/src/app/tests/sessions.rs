@@ -12,7 +12,7 @@ const STATUS: &str = "PATCH /api/v1/namespaces/default/pods/web/status";
 
 /// A store that cannot commit, or a second agent with this node's identity: each session is accepted and ends at once.
 #[tokio::test]
-async fn a_session_that_ends_at_once_lets_the_back_off_grow() {
+async fn back_off_grows_after_a_session_that_ends_at_once() {
     const SESSIONS: u32 = 6;
     const FIRST: Duration = Duration::from_millis(50);
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -41,7 +41,7 @@ fn made(cloud: &FakeCloud, call: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_status_that_met_another_write_is_told_again_and_a_refused_one_is_kept() {
+async fn conflicting_status_is_reported_again_and_a_refused_one_is_kept() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let web = key("pods", "web");
     cloud.put(&web, "u3", &pod_spec(), &[]);
@@ -59,7 +59,7 @@ async fn a_status_that_met_another_write_is_told_again_and_a_refused_one_is_kept
 }
 
 #[tokio::test]
-async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
+async fn status_of_a_replaced_pod_is_not_reported_again() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("pods", "web"), "u3", &pod_spec(), &[]);
     cloud.script(STATUS, |_, _| (409, json!({"kind": "Status", "code": 409, "reason": "Conflict"})));
@@ -74,7 +74,7 @@ async fn a_status_of_a_pod_that_another_one_has_replaced_is_not_told_again() {
 
 /// Agents that reconnect create nothing that exists already, also after a restart.
 #[tokio::test]
-async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are_gone() {
+async fn reconnecting_agent_creates_node_and_lease_only_if_missing() {
     const NODE: &str = "Insert null/node/edge-a";
     const REPORT: &str = "PATCH /api/v1/nodes/edge-a/status";
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
@@ -111,7 +111,7 @@ async fn a_node_that_comes_back_makes_its_node_and_its_lease_only_where_they_are
 }
 
 #[tokio::test]
-async fn a_store_that_has_failed_ends_the_agent() {
+async fn failed_store_ends_the_agent() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let node = NodeId::parse("edge-a").unwrap();
     identity_for(&node).save(folder.path()).unwrap();

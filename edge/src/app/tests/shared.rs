@@ -29,7 +29,7 @@ async fn maps(agent: &Agent, token: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
+async fn caller_with_a_narrower_right_does_not_affect_the_copy() {
     let (folder, cloud, issuer) = with_account();
     let [all, narrow] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
     decides(&cloud, &narrow);
@@ -52,7 +52,7 @@ async fn a_caller_with_a_narrower_right_leaves_the_copy_of_others_alone() {
 }
 
 #[tokio::test]
-async fn the_token_of_a_pod_that_went_is_replaced_by_that_of_the_next() {
+async fn token_of_a_deleted_pod_is_replaced_by_the_next() {
     let (folder, cloud, issuer) = with_account();
     let [old, new] = [3600, 3000].map(|life| issuer.sign("k", "u3", life));
     decides(&cloud, "");

@@ -53,7 +53,7 @@ impl Watch {
         let event = async {
             loop {
                 // Headers and chunk sizes are between the events.
-                let line = self.0.next_line().await.unwrap().expect("the watch to go on");
+                let line = self.0.next_line().await.unwrap().expect("the watch to continue");
                 if let Ok(event @ Value::Object(_)) = serde_json::from_str(&line) {
                     return event;
                 }
@@ -67,7 +67,7 @@ impl Watch {
 /// Rows O1 to O3 of docs/reference/superedge.md#offline-rows: objects reported by a watch are listed once and in their
 /// newest version, both with and without a cloud.
 #[tokio::test]
-async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
+async fn watched_objects_are_listed_once_offline() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let held_by = |name: &str| json!({"spec": {"holderIdentity": name}});
     cloud.put(&lease("a"), "l1", &held_by("first"), &[]);
@@ -101,7 +101,7 @@ async fn what_a_watch_has_told_is_listed_once_without_a_cloud() {
 /// Row O8 of docs/reference/superedge.md#offline-rows: the watch lasts for the requested time, ends regularly, and
 /// reports the version from which to resume.
 #[tokio::test]
-async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
+async fn offline_watch_lasts_and_ends_with_a_bookmark() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let (agent, revision) = with_a_service(folder.path(), &cloud).await;
     for (bookmarks, lines) in [(false, 0), (true, 1)] {
@@ -119,7 +119,7 @@ async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
             let reached = event["object"]["metadata"]["resourceVersion"].as_str().unwrap();
             let path = format!("{SERVICES}?watch=true&resourceVersion={reached}&timeoutSeconds=1");
             let (code, text) = fetch_plain(agent.http, Method::GET, &path, HeaderMap::new(), "").await;
-            assert_eq!((code, text.as_str()), (StatusCode::OK, ""), "it goes on from {reached}");
+            assert_eq!((code, text.as_str()), (StatusCode::OK, ""), "it continues from {reached}");
         }
     }
     agent.stop().await;
@@ -128,7 +128,7 @@ async fn a_watch_without_a_cloud_lasts_and_ends_with_a_bookmark() {
 /// Row O9 of docs/reference/superedge.md#offline-rows: a watch that was opened without a cloud receives each missed
 /// change once.
 #[tokio::test]
-async fn a_watch_without_a_cloud_goes_on_with_it() {
+async fn offline_watch_continues_online() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "old"), "s0", &service("10.0.0.9"), &[]);
     let (agent, revision) = with_a_service(folder.path(), &cloud).await;
@@ -156,7 +156,7 @@ async fn a_watch_without_a_cloud_goes_on_with_it() {
 /// Row O14 of docs/reference/superedge.md#offline-rows: reads as tables do not turn the kept objects into tables for
 /// others.
 #[tokio::test]
-async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
+async fn object_read_as_a_table_is_served_offline() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {"holderIdentity": "somebody"}}), &[]);
     // This object is not pushed, so each read goes to the cloud.
@@ -185,7 +185,7 @@ async fn what_was_asked_for_as_a_table_is_an_object_without_a_cloud() {
 
 /// Row O22 of docs/reference/superedge.md#offline-rows: a client that only watches also fills the copy.
 #[tokio::test]
-async fn what_was_only_watched_is_listed_without_a_cloud() {
+async fn watched_resource_can_be_listed_offline() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&lease("a"), "l1", &json!({"spec": {}}), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;
@@ -209,7 +209,7 @@ async fn what_was_only_watched_is_listed_without_a_cloud() {
 
 /// A client resumes its watch after a restart of the agent, also without a cloud.
 #[tokio::test]
-async fn a_watch_goes_on_after_a_restart_without_a_cloud() {
+async fn watch_resumes_after_an_offline_restart() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     cloud.put(&key("services", "web"), "s1", &service("10.0.0.1"), &[]);
     let agent = Agent::start(folder.path(), &cloud, false).await;

@@ -7,7 +7,7 @@ use crate::identity::testing::fetch_plain;
 use crate::wrapper::Kubernetes;
 
 #[tokio::test]
-async fn the_wrapper_shows_what_this_node_knows_and_passes_events_on() {
+async fn wrapper_lists_the_stored_objects_and_forwards_events() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
     cloud.put(&node, "u1", &json!({"metadata": {"labels": {"zone": "a"}}}), &[]);
@@ -87,7 +87,7 @@ async fn the_unit_is_that_of_the_node_that_the_settings_name() {
 }
 
 #[test]
-fn kubernetes_leads_here_unless_the_settings_say_no() {
+fn kubernetes_service_points_here_unless_disabled() {
     let mut config = Config::new(NodeId::parse("edge-a").unwrap(), "/data");
     let listener = "169.254.20.11:10550".parse().unwrap();
     assert_eq!(kubernetes(&config, listener), Kubernetes::Local(listener));
@@ -97,7 +97,7 @@ fn kubernetes_leads_here_unless_the_settings_say_no() {
 
 /// The kubelet restarts a pod of a StatefulSetGrid while there is no cloud, and only the cloud writes slices.
 #[tokio::test]
-async fn pods_that_were_started_anew_without_a_cloud_are_found_at_their_new_address() {
+async fn pods_restarted_offline_are_found_at_their_new_address() {
     let (folder, cloud) = (tempfile::tempdir().unwrap(), FakeCloud::new());
     let node = ObjectKey::new(Resource::new("", "v1", "nodes"), "", "edge-a");
     let kubelet = json!({"nodeInfo": {"kubeletVersion": "v1.36.3"}});

@@ -70,7 +70,7 @@ async fn server(ttl: u32) -> (SocketAddr, Arc<Manner>) {
 }
 
 #[tokio::test]
-async fn an_answer_is_asked_for_once_and_given_to_everybody() {
+async fn concurrent_queries_share_one_upstream_answer() {
     let (other, manner) = server(300).await;
     let running = Running::with_cluster(&[other]).await;
     for name in ["www.example", "WWW.Example", "www.EXAMPLE"] {
@@ -90,7 +90,7 @@ async fn an_answer_is_asked_for_once_and_given_to_everybody() {
 }
 
 #[tokio::test]
-async fn while_nobody_answers_old_answers_are_given_and_nobody_waits_twice() {
+async fn stale_answers_are_served_without_a_second_wait() {
     let (other, manner) = server(1).await;
     let running = Running::with_cluster(&[other]).await;
     assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
@@ -117,7 +117,7 @@ async fn while_nobody_answers_old_answers_are_given_and_nobody_waits_twice() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_say_is_no_better_than_a_silent_one() {
+async fn servfail_counts_like_silence() {
     let (other, manner) = server(1).await;
     let running = Running::with_cluster(&[other]).await;
     let given = async || {
@@ -137,7 +137,7 @@ async fn a_server_that_cannot_say_is_no_better_than_a_silent_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_leads_back_here_is_found_and_not_asked() {
+async fn upstream_server_that_loops_back_is_detected_and_skipped() {
     let (other, manner) = server(0).await;
     let running = Running::with_cluster(&[other]).await;
     assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
@@ -164,11 +164,11 @@ async fn a_server_that_leads_back_here_is_found_and_not_asked() {
     for _ in 0..5 {
         assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
     }
-    assert_eq!((told.asked(), manner.asked()), (around, straight + 5), "only the other one is asked");
+    assert_eq!((told.asked(), manner.asked()), (around, straight + 5), "only the other server is asked");
 }
 
 #[tokio::test]
-async fn one_client_leaves_connections_for_the_next() {
+async fn one_client_leaves_tcp_connections_for_others() {
     let running = Running::with_cluster(&[]).await;
     let from = async |source: &str| {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -194,7 +194,7 @@ async fn one_client_leaves_connections_for_the_next() {
 }
 
 #[tokio::test]
-async fn what_private_addresses_are_called_is_asked_nowhere() {
+async fn reverse_queries_for_private_addresses_are_not_forwarded() {
     let (other, manner) = server(60).await;
     let running = Running::with_cluster(&[other]).await;
     for (name, code) in [

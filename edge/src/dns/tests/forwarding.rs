@@ -91,7 +91,7 @@ fn reply(asked: &Message, address: &str) -> Message {
 }
 
 #[tokio::test]
-async fn what_is_elsewhere_is_asked_elsewhere() {
+async fn external_names_are_forwarded() {
     let other = server(Manner::Answers, "192.0.2.1").await;
     let running = Running::with_cluster(&[other]).await;
     let asked = question("www.example", RecordType::A);
@@ -107,7 +107,7 @@ async fn what_is_elsewhere_is_asked_elsewhere() {
 }
 
 #[tokio::test]
-async fn an_alias_brings_what_it_leads_to() {
+async fn alias_includes_its_target_records() {
     let other = server(Manner::Answers, "192.0.2.1").await;
     let running = Running::with_cluster(&[other]).await;
     running.until_code("out.shop.svc.cluster.local", ResponseCode::NoError).await;
@@ -121,7 +121,7 @@ async fn an_alias_brings_what_it_leads_to() {
 }
 
 #[tokio::test]
-async fn the_next_server_is_asked_when_one_is_silent() {
+async fn next_server_is_asked_when_one_does_not_answer() {
     let silent = server(Manner::IsSilent, "192.0.2.1").await;
     let other = server(Manner::Answers, "192.0.2.2").await;
     let running = Running::with_cluster(&[silent, other]).await;
@@ -141,14 +141,14 @@ async fn the_next_server_is_asked_when_one_is_silent() {
 }
 
 #[tokio::test]
-async fn answers_to_other_questions_are_not_believed() {
+async fn answers_to_other_queries_are_ignored() {
     let other = server(Manner::Misleads, "192.0.2.1").await;
     let running = Running::with_cluster(&[other]).await;
     assert_eq!(addresses(&running.ask("www.example", RecordType::A).await), ["192.0.2.1"]);
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_asked_for_over_tcp() {
+async fn truncated_answer_is_retried_over_tcp() {
     let other = server(Manner::Truncates, "192.0.2.1").await;
     let running = Running::with_cluster(&[other]).await;
     let asked = question("www.example", RecordType::A);
@@ -161,7 +161,7 @@ async fn what_does_not_fit_is_asked_for_over_tcp() {
 }
 
 #[tokio::test]
-async fn questions_beyond_the_bound_fail_at_once() {
+async fn queries_beyond_the_bound_fail_at_once() {
     let silent = server(Manner::IsSilent, "192.0.2.1").await;
     let store = MemoryStore::new(Revision(1), LogLimits::default());
     let running = Running::on(Arc::new(store.clone()), store, &[silent], 10_000).await;
@@ -185,7 +185,7 @@ async fn questions_beyond_the_bound_fail_at_once() {
 }
 
 #[tokio::test]
-async fn what_other_servers_send_is_bounded_and_cannot_loop() {
+async fn answers_of_other_servers_are_bounded_and_cannot_loop() {
     let floods = server(Manner::Floods, "192.0.2.1").await;
     let running = Running::with_cluster(&[floods]).await;
     let plain = question("www.example", RecordType::A);

@@ -85,7 +85,7 @@ async fn ask(forwarder: &Forwarder, client: u8, name: &str) -> (Result<QueryOutc
 const AT_ONCE: Duration = Duration::ZERO;
 
 #[tokio::test(start_paused = true)]
-async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
+async fn unanswered_name_makes_no_other_answer_stale() {
     let (forwarder, fake) = forwarder(&[FIRST]);
     for name in ["honest.example", "slow.example"] {
         assert_eq!(ask(&forwarder, 1, name).await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
@@ -106,7 +106,7 @@ async fn a_name_that_nobody_answers_makes_no_other_answer_stale() {
 
 /// The first server does not answer a name; the second one does.
 #[tokio::test(start_paused = true)]
-async fn an_old_answer_keeps_nobody_from_the_second_server() {
+async fn stale_answer_does_not_prevent_the_second_server() {
     let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
     assert_eq!(ask(&forwarder, 1, "zone.example").await, (Ok(QueryOutcome::Forwarded), AT_ONCE));
     fake.0.deaf.lock().insert("zone.example.".to_owned());
@@ -118,7 +118,7 @@ async fn an_old_answer_keeps_nobody_from_the_second_server() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_a_server_is_away_is_no_clients_word() {
+async fn clients_cannot_decide_that_a_server_is_unreachable() {
     let (forwarder, fake) = forwarder(&[FIRST, SECOND]);
     let watching = Arc::clone(&forwarder);
     let _watch = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(async move {

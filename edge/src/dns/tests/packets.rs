@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn what_is_no_question_is_refused_by_its_code() {
+async fn invalid_queries_are_refused_with_their_code() {
     let running = Running::with_cluster(&[]).await;
     let code = async |message: &Message| {
         let answer = Message::from_vec(&running.send(&message.to_vec().unwrap()).await).unwrap();
@@ -99,7 +99,7 @@ async fn answers_and_fragments_are_not_answered() {
 }
 
 #[tokio::test]
-async fn a_question_for_everything_gets_next_to_nothing() {
+async fn any_query_gets_a_minimal_answer() {
     let running = Running::with_cluster(&[]).await;
     for name in ["many.shop.svc.cluster.local", "example.org"] {
         let packet = question(name, RecordType::ANY).to_vec().unwrap();
@@ -144,7 +144,7 @@ fn server() -> serve::Server {
 }
 
 #[test]
-fn strangers_are_told_nothing() {
+fn queries_from_other_networks_get_no_answer() {
     let (server, packet) = (server(), question("cluster.local", RecordType::SOA).to_vec().unwrap());
     for transport in [message::DnsTransport::Udp, message::DnsTransport::Tcp] {
         for stranger in ["192.0.2.66", "10.0.0.1", "2001:db8::66"] {

@@ -76,7 +76,7 @@ fn start(store: &MemoryStore) -> (Publisher, Arc<Counting>) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_grid_nothing_is_read_whatever_changes() {
+async fn without_a_grid_no_change_causes_work() {
     let store = cluster().await;
     remove(&store, NameInputKind::Grids, "db").await;
     let (publisher, counting) = start(&store);
@@ -105,7 +105,7 @@ async fn without_a_grid_nothing_is_read_whatever_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_change_costs_what_it_changes() {
+async fn work_is_proportional_to_the_change() {
     let store = cluster().await;
     let (publisher, counting) = start(&store);
     publisher.says(OF_A).await;
@@ -150,7 +150,7 @@ async fn a_change_costs_what_it_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_follow_whose_the_stateful_sets_are() {
+async fn uniform_names_follow_the_owner_of_the_stateful_set() {
     let store = cluster().await;
     let (publisher, _) = start(&store);
     publisher.says(OF_A).await;

@@ -49,7 +49,7 @@ impl Virtual {
         let first = identity.certificate.clone();
         let (sender, receiver) = watch::channel(Arc::new(identity));
         let rotation = rotate(self.clone(), sender, seed);
-        tokio::time::timeout(time, rotation).await.expect_err("it goes on for ever");
+        tokio::time::timeout(time, rotation).await.expect_err("it never stops");
         let last = receiver.borrow();
         last.certificate != first
     }
@@ -86,7 +86,7 @@ async fn renewal_is_at_a_jittered_fraction_of_the_life() {
         let cloud = Virtual::new();
         assert!(cloud.run(seed, LIFE).await, "the new one is published");
         let asked = cloud.asked.lock().clone();
-        assert_eq!(asked.len(), 1, "once in a life: {asked:?}");
+        assert_eq!(asked.len(), 1, "once in a certificate's life: {asked:?}");
         let fraction = asked[0].as_secs_f64() / LIFE.as_secs_f64();
         assert!(DUE.contains(&fraction), "{fraction}");
         moments.push(asked[0]);
@@ -98,7 +98,7 @@ async fn renewal_is_at_a_jittered_fraction_of_the_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_certificate_gets_its_own_moment() {
+async fn every_certificate_has_its_own_renewal_time() {
     let cloud = Virtual::new();
     cloud.run(1, LIFE * 5).await;
     let asked = cloud.asked.lock().clone();
@@ -126,7 +126,7 @@ async fn failures_are_repeated_with_growing_waits_until_it_works() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_certificate_that_ended_while_the_node_was_off_is_renewed_at_once() {
+async fn certificate_that_expired_while_the_node_was_off_is_renewed_at_start() {
     let cloud = Virtual::new();
     let now = cloud.now();
     let ended = identity_valid(&NodeId::parse("edge-a").unwrap(), now - DAY * 20, now - DAY);
@@ -154,7 +154,7 @@ async fn a_clock_that_is_ahead_of_the_cloud_does_not_renew_without_pause() {
     let cloud = Virtual { before_cloud: LIFE, ..Virtual::new() };
     assert!(cloud.run(5, DAY).await);
     let asked = cloud.asked.lock().len();
-    assert!((2..300).contains(&asked), "{asked} times in a day");
+    assert!((2..300).contains(&asked), "{asked} attempts in a day");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn renewal_is_due_before_the_end() {
 }
 
 #[test]
-fn an_error_says_what_to_do() {
+fn error_names_the_remedy() {
     let node = NodeId::parse("edge-a").unwrap();
     let refused =
         |code| JoinError::Refused { node: node.clone(), code, message: String::new(), hint: String::new() };

@@ -2,12 +2,12 @@
 //! (docs/edge-node.md#what-the-local-api-answers), so that clients read their own writes.
 
 use bytes::Bytes;
-use tombolo_proto::ids::{CloudRevision, Uid};
+use tombolo_proto::ids::{CloudRevision, SubscriptionId, Uid};
 use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::WriteError;
-use super::super::row::{ObjectRow, State, unreading};
-use super::super::{Learned, is_pushed, keys, single_objects, splice, view};
+use super::super::row::{ObjectRow, SINGLE_OBJECTS, State, unreading};
+use super::super::{Learned, is_pushed, keys, splice, view};
 use super::Batch;
 
 impl Batch<'_> {
@@ -34,7 +34,7 @@ impl Batch<'_> {
             _ => self.wanting(&learned.key, old.as_ref()),
         };
         if learned.keep {
-            super::add(&mut wanted, single_objects::SUBSCRIPTION.0);
+            super::add(&mut wanted, SINGLE_OBJECTS.0);
         }
         // A subscription whose object the cloud cannot read must not get what another caller has read.
         if wanted.iter().all(|subscription| unreading(*subscription).is_some()) {
@@ -45,9 +45,15 @@ impl Batch<'_> {
         if same.is_none() && (facts.is_gone() || self.gone.lock().includes(self.state.era, &version)) {
             return Ok(None);
         }
+        if facts.is_gone() {
+            // Its version is that of a state before, and the cloud will report the deletion.
+            return last_state(old.as_ref(), learned, revision);
+        }
         if self.is_news(old.as_ref(), &version) {
-            let Ok((body, hash)) = splice::trimmed(&learned.body) else { return Ok(None) };
-            let hash = if self.is_comparable(&learned.key) { hash } else { ContentHash(0) };
+            let is_node = is_pushed(learned.key.resource()) && &*learned.key.resource().name == "nodes";
+            let Ok((body, hash)) = splice::trimmed(&learned.body, is_node) else { return Ok(None) };
+            let is_others = is_node && !wanted.contains(&SubscriptionId::NODE.0);
+            let hash = if self.is_comparable() && !is_others { hash } else { ContentHash(0) };
             let version = ObjectVersion { hash, ..version };
             let body = match same {
                 Some(held) => self.with_own(held, &learned.key, &body)?,
@@ -114,10 +120,21 @@ impl Batch<'_> {
         wanting
     }
 
-    /// Whether the hash of an object in a reply equals the one that the cloud would send: the cloud must use the same
-    /// trimming rules, and it removes more from Nodes than this agent does.
-    fn is_comparable(&self, key: &ObjectKey) -> bool {
-        let nodes = is_pushed(key.resource()) && &*key.resource().name == "nodes";
-        self.state.trim_version == splice::TRIM_VERSION && !nodes
+    /// Whether the hash of an object in a reply equals the one that the cloud would send: it must use the same trimming
+    /// rules.
+    fn is_comparable(&self) -> bool {
+        self.state.trim_version == splice::TRIM_VERSION
     }
+}
+
+/// The answer to a writer whose write has completed the deletion of an object that is held here.
+fn last_state(
+    held: Option<&ObjectRow>,
+    learned: &Learned,
+    revision: CloudRevision,
+) -> Result<Option<Bytes>, WriteError> {
+    let Some(held) = held.filter(|row| row.state == State::Visible) else { return Ok(None) };
+    let is_same = held.version.revision == revision;
+    let local = if is_same { held.local } else { held.local.saturating_sub(1) };
+    Ok(Some(splice::stamp(&learned.body, local)?))
 }

@@ -1,16 +1,50 @@
 //! Writes that this node accepts itself.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use redb::ReadableTable;
-use tombolo_proto::ids::CloudRevision;
+use tombolo_apicore::store::{Revision, Stored};
+use tombolo_proto::ids::{CloudRevision, Uid};
 use tombolo_proto::limits;
-use tombolo_proto::object::{ContentHash, ObjectVersion};
+use tombolo_proto::object::{ContentHash, ObjectKey, ObjectVersion};
 
 use super::super::error::{WriteError, storage};
-use super::super::offline_writes::{Accepted, OfflineWrite};
+use super::super::keys;
 use super::super::outbox::{self, Report};
-use super::super::row::{ObjectRow, State};
-use super::super::{keys, single_objects};
+use super::super::row::{ObjectRow, SINGLE_OBJECTS, State};
 use super::Batch;
+
+/// A new version of an object that a client of this node writes.
+#[derive(Debug, Clone)]
+pub struct OfflineWrite {
+    /// The object.
+    pub key: ObjectKey,
+    /// The local revision that it replaces; `None` means that the object must not exist.
+    pub expected: Option<Revision>,
+    /// UID of the object.
+    pub uid: Uid,
+    /// JSON text.
+    pub body: Bytes,
+    /// The report to the cloud, and the number of the report that it replaces; `None` if the cloud has the change
+    /// already.
+    pub report: Option<(Report, Option<u64>)>,
+}
+
+/// The result of an [`OfflineWrite`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Accepted {
+    /// It is on disk and visible.
+    Stored(Arc<Stored>),
+    /// The object has another version.
+    Conflict(Revision),
+    /// The object exists already.
+    Exists,
+    /// The object does not exist.
+    Gone,
+    /// Another report waits than the expected one: make the write again.
+    Overtaken,
+}
 
 impl Batch<'_> {
     /// Writes a version and its report, unless another write came first.
@@ -41,7 +75,7 @@ impl Batch<'_> {
             return Ok(Accepted::Overtaken);
         }
         let row = ObjectRow { body: write.body.clone(), sealed: false, local: 0, ..base };
-        let in_kept = row.subscriptions.contains(&single_objects::SUBSCRIPTION.0);
+        let in_kept = row.subscriptions.contains(&SINGLE_OBJECTS.0);
         self.replace(&row_key, &write.key, old, row)?;
         if in_kept {
             self.note_question(&row_key)?;
@@ -53,7 +87,7 @@ impl Batch<'_> {
     /// The row of an object that the cloud does not know.
     fn unconfirmed(&self, write: &OfflineWrite, old: Option<&ObjectRow>) -> Result<ObjectRow, WriteError> {
         let mut subscriptions = self.wanting(&write.key, old);
-        super::add(&mut subscriptions, single_objects::SUBSCRIPTION.0);
+        super::add(&mut subscriptions, SINGLE_OBJECTS.0);
         let version =
             ObjectVersion { uid: write.uid.clone(), revision: CloudRevision(0), hash: ContentHash(0) };
         let era = self.state.era;

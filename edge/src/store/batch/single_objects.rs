@@ -4,10 +4,18 @@ use redb::ReadableTable;
 use tombolo_proto::object::ObjectKey;
 
 use super::super::error::{WriteError, storage};
-use super::super::row::{ObjectRow, State};
-use super::super::single_objects::{BYTES_MAX, EVENTS_MAX, OBJECTS_MAX, SUBSCRIPTION};
+use super::super::row::{ObjectRow, SINGLE_OBJECTS, State};
 use super::super::{ReportKind, keys};
 use super::{Batch, damaged};
+
+/// Maximum number of kept answers; the one with the oldest request is deleted first.
+pub const OBJECTS_MAX: u64 = 512;
+
+/// Maximum number of kept events, in addition to [`OBJECTS_MAX`].
+pub const EVENTS_MAX: u64 = 128;
+
+/// Maximum bytes of kept answers; the same again for events.
+pub const BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// One kept answer.
 struct KeptObject {
@@ -24,7 +32,7 @@ impl Batch<'_> {
             Some(row) if !row.is_left_to_questions() => return Ok(()),
             row => row.map(|row| row.subscriptions).unwrap_or_default(),
         };
-        super::add(&mut subscriptions, SUBSCRIPTION.0);
+        super::add(&mut subscriptions, SINGLE_OBJECTS.0);
         self.put(&row_key, &ObjectRow::absent(subscriptions))?;
         self.note_question(&row_key)
     }
@@ -33,7 +41,7 @@ impl Batch<'_> {
     pub(in crate::store) fn forget(&mut self, key: &ObjectKey) -> Result<(), WriteError> {
         let Some(row_key) = keys::encode(key) else { return Ok(()) };
         self.kept.open()?.remove(row_key.as_slice()).map_err(storage)?;
-        self.delete(SUBSCRIPTION.0, &row_key, key)
+        self.delete(SINGLE_OBJECTS.0, &row_key, key)
     }
 
     /// Records a request for a kept object. A recent one is not written again, because the order matters only for the

@@ -10,7 +10,7 @@ use tombolo_proto::object::Resource;
 use super::super::error::{WriteError, storage};
 use super::super::row::ObjectRow;
 use super::super::schema::{EpochRow, SelectionRow, SubscriptionRow};
-use super::super::subscription::Selection;
+use super::super::selection::Selection;
 use super::super::view::SubscriptionRows;
 use super::super::{Welcome, keys};
 use super::{Batch, damaged};

@@ -131,7 +131,7 @@ async fn a_store_of_version_5_opens_with_everything_in_it() {
     let followed = store.inventory(subscription).unwrap();
     let held = HeldState::Present(service().version);
     assert_eq!(followed, [InventoryEntry { key: service().key, held }]);
-    let single = |name: &str| store.singles().get(&key("configmaps", name)).unwrap();
+    let single = |name: &str| store.single_objects().get(&key("configmaps", name)).unwrap();
     assert_eq!(value(&single("asked").unwrap())["data"]["at"], "21");
     assert_eq!(single("asked-gone"), None);
     assert_eq!(store.answer(&question()).unwrap(), Some(reply()));

@@ -129,7 +129,7 @@ fn event(number: u64) -> Report {
 }
 
 #[tokio::test]
-async fn power_cuts_lose_nothing_that_was_acknowledged() {
+async fn power_cuts_lose_no_acknowledged_write() {
     let disks = times("TOMBOLO_POWER_CUTS", CUTS).div_ceil(CUTS_OF_A_DISK);
     let fixed = FIXED_DISKS.min(disks / 2);
     for seed in seeds(disks - fixed).chain((0..fixed).map(Seed::fixed)) {
@@ -190,7 +190,7 @@ async fn run_until_dark(store: &Store, oracle: &mut Oracle, rng: &mut StdRng, re
 }
 
 #[tokio::test]
-async fn a_full_disk_refuses_writes_and_serves_reads() {
+async fn full_disk_refuses_writes_and_serves_reads() {
     let disk = FaultyDisk::new(1);
     let store = synced(&disk).await;
     let small = key("configmaps", "small");
@@ -216,7 +216,7 @@ async fn a_full_disk_refuses_writes_and_serves_reads() {
     }
     let (revision, error) = full.expect("the disk must run full");
     assert_eq!(error, WriteError::Full);
-    assert!(store.get(&small).unwrap().is_some(), "reads go on");
+    assert!(store.get(&small).unwrap().is_some(), "reads continue");
     assert_eq!(store.list(small.resource(), None).unwrap().items.len() as u64, revision - 1);
     disk.set_capacity(u64::MAX);
     apply(&store, &[large(revision)]).await;
@@ -230,5 +230,5 @@ async fn a_lost_key_means_another_store() {
     apply(&store, &[upsert(&key("secrets", "s"), "u1", 5, &[])]).await;
     store.close().await;
     let opened = Store::open_on(Box::new(disk), Sealer::new(&[1; 32]), LogBounds::default()).unwrap();
-    assert!(opened.set_aside.unwrap().contains("encrypted with a key"), "the reason is said");
+    assert!(opened.set_aside.unwrap().contains("encrypted with a key"), "the reason is logged");
 }

@@ -1,3 +1,5 @@
+use tombolo_proto::inventory::content_hash;
+
 use super::*;
 
 fn status_report(key: &ObjectKey, phase: &str) -> Report {
@@ -27,7 +29,7 @@ async fn the_newest_report_survives_and_is_shown() {
 
     let store = open(&disk);
     let waiting = store.reports(0, 10).unwrap();
-    assert_eq!(waiting.len(), 1, "the newer report takes the older one's place");
+    assert_eq!(waiting.len(), 1, "the newer report replaces the older one");
     assert!(waiting[0].call.body.contains("Running"));
     assert_eq!(phase(&store, &pod), "Running");
     // A delivery from before the cloud knew the status does not remove it.
@@ -65,6 +67,38 @@ async fn an_answer_removes_only_the_report_that_it_answers() {
     assert_eq!(value(&store.get(&pod).unwrap().unwrap())["data"]["at"], "16");
 }
 
+/// Otherwise every node would receive its whole Node at each reconnect: it writes the status of its Node all the time.
+#[tokio::test]
+async fn the_node_of_a_reply_is_held_as_the_cloud_would_deliver_it() {
+    let store = synced(&FaultyDisk::new(22)).await;
+    let (own, other) = (key("nodes", "own"), key("nodes", "other"));
+    apply(&store, &[upsert(&own, "u1", 10, &[])]).await;
+    let reply = |name: &ObjectKey| {
+        let mut reply = body(name, "u1", &json!({}));
+        reply["metadata"]["resourceVersion"] = "15".into();
+        reply["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]);
+        reply
+    };
+    let learned =
+        |key: &ObjectKey| Learned { key: key.clone(), body: reply(key).to_string().into(), keep: true };
+    store.learn(learned(&own)).await.unwrap().expect("it is kept");
+    store.learn(learned(&other)).await.unwrap().expect("it is kept");
+
+    let mut delivered = body(&own, "u1", &json!({}));
+    delivered["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}]);
+    assert_eq!(held_hash(&store, &own), content_hash(delivered.to_string().as_bytes()));
+    assert_eq!(held_hash(&store, &other), ContentHash(0), "the cloud sends less of other Nodes");
+}
+
+fn held_hash(store: &Store, key: &ObjectKey) -> ContentHash {
+    let inventories = [SubscriptionId::NODE, crate::store::row::SINGLE_OBJECTS]
+        .map(|subscription| store.inventory(subscription).unwrap());
+    let held = inventories.into_iter().flatten().find(|entry| entry.key == *key).map(|entry| entry.held);
+    let Some(HeldState::Present(version)) = held else { panic!("{key} is not held: {held:?}") };
+    version.hash
+}
+
 /// A delivery of a pod whose status another client has written too.
 fn delivery(key: &ObjectKey, uid: &str, revision: u64, status: Value) -> Delivery {
     let mut object = body(key, uid, &json!({"at": revision.to_string()}));
@@ -89,7 +123,7 @@ fn status(store: &Store, key: &ObjectKey) -> Value {
 
 /// What the cloud sends while a report waits is not sent again, so it must show once the report is answered.
 #[tokio::test]
-async fn a_status_that_came_while_a_report_waited_shows_when_that_is_answered() {
+async fn status_received_during_a_pending_report_shows_after_its_answer() {
     let pod = key("pods", "web");
     let own = || json!({"phase": "Running"});
     let whole = |by: &str| json!({"phase": "Running", "reason": by});
@@ -159,7 +193,7 @@ async fn events_are_bounded_oldest_first() {
 }
 
 #[tokio::test]
-async fn who_sends_reports_is_woken_by_reports_alone() {
+async fn report_sender_is_woken_only_by_reports() {
     let store = synced(&FaultyDisk::new(1)).await;
     let pod = key("pods", "web");
     let mut changed = store.reports_changed();
@@ -175,7 +209,7 @@ async fn who_sends_reports_is_woken_by_reports_alone() {
 }
 
 #[tokio::test]
-async fn reports_are_bounded_in_bytes_and_only_events_make_room() {
+async fn outbox_is_bounded_in_bytes_and_evicts_only_events() {
     const LEN: usize = 1024 * 1024;
     let store = synced(&FaultyDisk::new(23)).await;
     let large = |name: &str| {

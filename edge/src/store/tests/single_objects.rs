@@ -1,7 +1,7 @@
 //! Kept answers about single objects, and writes that this node accepts itself.
 
 use super::*;
-use crate::store::single_objects::{EVENTS_MAX as KEPT_EVENTS_MAX, OBJECTS_MAX};
+use crate::store::{KEPT_EVENTS_MAX, OBJECTS_MAX};
 
 pub(super) fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> Learned {
     let mut body = body(key, uid, &json!({"a": "x".repeat(size), "at": revision.to_string()}));
@@ -10,11 +10,11 @@ pub(super) fn answer(key: &ObjectKey, uid: &str, revision: u64, size: usize) -> 
 }
 
 fn read(store: &Store, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
-    Ok(store.singles().get(key)?.map(|stored| value(&stored)))
+    Ok(store.single_objects().get(key)?.map(|stored| value(&stored)))
 }
 
 #[tokio::test]
-async fn the_newest_answer_is_kept_and_what_is_asked_for_longest_ago_goes() {
+async fn newest_answer_is_kept_and_the_least_recently_requested_evicted() {
     let disk = FaultyDisk::new(30);
     let store = synced(&disk).await;
     let number = |number: u64| key("configmaps", &format!("m{number}"));
@@ -27,7 +27,7 @@ async fn the_newest_answer_is_kept_and_what_is_asked_for_longest_ago_goes() {
     store.close().await;
     let store = open(&disk);
     assert_eq!(read(&store, &number(0)).unwrap().unwrap()["data"]["at"], "6");
-    assert_eq!(read(&store, &number(OBJECTS_MAX)).unwrap(), None, "known not to be there");
+    assert_eq!(read(&store, &number(OBJECTS_MAX)).unwrap(), None, "known to be absent");
     assert!(matches!(read(&store, &number(1)), Err(StoreError::NotSynced { .. })));
     assert!(read(&store, &number(2)).unwrap().is_some());
     // Events do not evict other answers.
@@ -53,7 +53,7 @@ async fn large_answers_make_room_for_each_other() {
 }
 
 #[tokio::test]
-async fn what_the_cloud_pushes_is_not_touched_by_answers() {
+async fn answers_do_not_change_pushed_objects() {
     let store = synced(&FaultyDisk::new(32)).await;
     let map = key("configmaps", "app");
     apply(&store, &[upsert(&map, "u1", 10, &[])]).await;
@@ -86,7 +86,7 @@ async fn another_history_replaces_answers() {
 }
 
 #[tokio::test]
-async fn a_write_needs_its_version_and_its_place_in_the_outbox() {
+async fn write_requires_its_version_and_a_slot_in_the_outbox() {
     let disk = FaultyDisk::new(34);
     let store = synced(&disk).await;
     let pod = key("pods", "web");

@@ -52,7 +52,7 @@ async fn each_subscription_has_its_own_history() {
 }
 
 #[tokio::test]
-async fn a_list_of_the_past_is_that_of_its_subscription() {
+async fn past_list_belongs_to_its_subscription() {
     let (store, subscription) = with_subscription(&FaultyDisk::new(32)).await;
     let (one, two) = (key("configmaps", "one"), key("configmaps", "two"));
     let maps = Resource::new("", "v1", "configmaps");
@@ -70,7 +70,7 @@ async fn a_list_of_the_past_is_that_of_its_subscription() {
 }
 
 #[tokio::test]
-async fn numbers_stay_and_what_is_forgotten_ends_its_watches() {
+async fn subscription_numbers_are_stable_and_forgetting_ends_watches() {
     let disk = FaultyDisk::new(33);
     let (store, subscription) = with_subscription(&disk).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -100,20 +100,20 @@ async fn the_first_list_of_a_subscription_is_in_no_history() {
     let maps = Resource::new("", "v1", "configmaps");
     let subscription = store.open_subscription(Selection::all(maps.clone())).await.unwrap();
     let before = store.revision();
-    assert_eq!(store.watchers(subscription, &maps), 0, "and to be asked begins none");
+    assert_eq!(store.watchers(subscription, &maps), 0, "and a request starts none");
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "app"), "u1", 10, &[]))]).await;
     store.caught_up(subscription, epoch(1), CloudRevision(10)).await.unwrap();
     let copy = store.subscribed(subscription);
     assert!(
         matches!(copy.watch(&maps, before), Err(StoreError::Expired { .. })),
-        "what came before is not known"
+        "earlier events are unknown"
     );
     assert_eq!(copy.list(&maps, None).unwrap().items.len(), 1);
     assert_eq!(seen(&copy, store.revision().0), []);
 }
 
 #[tokio::test]
-async fn what_was_taken_away_and_came_again_has_a_new_history() {
+async fn removed_and_restored_subscription_has_a_new_history() {
     let disk = FaultyDisk::new(38);
     let (store, subscription) = with_subscription(&disk).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -129,11 +129,11 @@ async fn what_was_taken_away_and_came_again_has_a_new_history() {
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "new"), "u2", 11, &[]))]).await;
     store.caught_up(subscription, epoch(1), CloudRevision(11)).await.unwrap();
     let since = store.subscribed(subscription).watch(&maps, before);
-    assert!(matches!(since, Err(StoreError::Expired { .. })), "what happened in between is not known");
+    assert!(matches!(since, Err(StoreError::Expired { .. })), "events in between are unknown");
 }
 
 #[tokio::test]
-async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
+async fn revision_of_a_lost_store_is_not_awaited() {
     let maps = Resource::new("", "v1", "configmaps");
     let (store, _) = with_subscription(&FaultyDisk::new(40)).await;
     for revision in 10..20 {
@@ -152,7 +152,7 @@ async fn a_revision_of_a_store_that_was_lost_is_not_waited_for() {
 
 /// A client that watches from the revision of the event that it has just received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_that_was_told_is_never_one_of_another_history() {
+async fn published_change_never_belongs_to_another_history() {
     const CHANGES: u64 = 100;
     let (store, _) = with_subscription(&FaultyDisk::new(42)).await;
     let maps = Resource::new("", "v1", "configmaps");
@@ -162,7 +162,7 @@ async fn a_change_that_was_told_is_never_one_of_another_history() {
         let mut count = 0;
         while count < CHANGES {
             for change in told.poll_ready().expect("a history that is long enough") {
-                reader.watch(&maps, change.revision()).expect("a revision that was told");
+                reader.watch(&maps, change.revision()).expect("a revision that was published");
                 count += 1;
             }
         }
@@ -187,11 +187,11 @@ async fn watches_can_end_and_leave_the_copy() {
     let listed = copy.list(&maps, None).unwrap();
     assert_eq!(listed.items.len(), 1);
     apply(&store, &[in_subscription(subscription, upsert(&key("configmaps", "two"), "u2", 11, &[]))]).await;
-    assert_eq!(seen(&copy, listed.revision.0).len(), 1, "and goes on from the list");
+    assert_eq!(seen(&copy, listed.revision.0).len(), 1, "and continues from the list");
 }
 
 #[tokio::test]
-async fn the_pushed_version_of_an_object_is_the_better_one() {
+async fn pushed_version_takes_precedence() {
     let (store, _) = with_subscription(&FaultyDisk::new(35)).await;
     let nodes = store.open_subscription(Selection::all(Resource::new("", "v1", "nodes"))).await.unwrap();
     store.caught_up(nodes, epoch(1), CloudRevision(1)).await.unwrap();
@@ -227,7 +227,7 @@ async fn the_history_of_the_pushed_set_begins_before_it_is_complete() {
 }
 
 #[tokio::test]
-async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_created_since() {
+async fn late_deletion_does_not_affect_an_object_created_since() {
     use ChangeKind::{Added, Deleted};
     let (store, subscription) = with_subscription(&FaultyDisk::new(37)).await;
     let map = key("configmaps", "app");
@@ -251,6 +251,33 @@ async fn what_is_told_of_an_object_that_went_leaves_the_one_that_a_write_has_cre
     assert_eq!(copy.get(&map).unwrap(), None);
 }
 
+/// The cloud never stores the state with which it answers, and reports the deletion under a later version.
+#[tokio::test]
+async fn write_that_completes_a_deletion_returns_the_last_state_without_storing_it() {
+    let (store, subscription) = with_subscription(&FaultyDisk::new(39)).await;
+    let (map, copy) = (key("configmaps", "app"), store.subscribed(subscription));
+    let mut held = reply(&map, "u1", 10);
+    held["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    held["metadata"]["deletionGracePeriodSeconds"] = 0.into();
+    held["metadata"]["finalizers"] = json!(["example.com/held"]);
+    learn(&store, &map, &held).await;
+    let local = value(&copy.get(&map).unwrap().unwrap())["metadata"]["resourceVersion"].clone();
+    for (revision, is_same) in [(10, true), (11, false)] {
+        let mut last = held.clone();
+        last["metadata"]["resourceVersion"] = revision.to_string().into();
+        last["metadata"].as_object_mut().unwrap().remove("finalizers");
+        let learned = Learned { key: map.clone(), body: last.to_string().into(), keep: false };
+        let answer: Value = serde_json::from_slice(&store.learn(learned).await.unwrap().unwrap()).unwrap();
+        assert_eq!(answer["metadata"].get("finalizers"), None);
+        assert_eq!(answer["metadata"]["resourceVersion"] == local, is_same, "{answer}");
+        let kept = value(&copy.get(&map).unwrap().unwrap());
+        assert_eq!(kept["metadata"]["finalizers"], held["metadata"]["finalizers"]);
+    }
+    assert_eq!(seen(&copy, 1).len(), 1, "watches see nothing of it");
+    apply(&store, &[in_subscription(subscription, delete(&map))]).await;
+    assert_eq!(copy.get(&map).unwrap(), None);
+}
+
 fn reply(map: &ObjectKey, uid: &str, revision: u64) -> Value {
     let mut reply = body(map, uid, &json!({"at": revision.to_string()}));
     reply["metadata"]["resourceVersion"] = revision.to_string().into();
@@ -263,7 +290,7 @@ async fn learn(store: &Store, key: &ObjectKey, reply: &Value) {
 }
 
 #[tokio::test]
-async fn a_late_reply_does_not_bring_back_what_has_gone() {
+async fn late_reply_does_not_restore_a_deleted_object() {
     let (store, subscription) = with_subscription(&FaultyDisk::new(38)).await;
     let (map, copy) = (key("configmaps", "app"), store.subscribed(subscription));
     apply(&store, &[in_subscription(subscription, upsert(&map, "u1", 10, &[]))]).await;

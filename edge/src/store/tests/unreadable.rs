@@ -20,7 +20,7 @@ fn why(store: &Store, key: &ObjectKey) -> String {
 }
 
 #[tokio::test]
-async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
+async fn pod_is_shown_when_all_missing_references_are_unreadable() {
     let disk = FaultyDisk::new(60);
     let store = synced(&disk).await;
     let (pod, map, secret) = (key("pods", "web"), key("configmaps", "app"), key("secrets", "locked"));
@@ -38,7 +38,7 @@ async fn a_pod_is_shown_when_all_that_is_missing_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
+async fn unreadable_object_is_resolved_or_removed_with_its_need() {
     let disk = FaultyDisk::new(61);
     let store = synced(&disk).await;
     let secret = key("secrets", "locked");
@@ -51,19 +51,19 @@ async fn what_cannot_be_read_becomes_what_it_is_and_goes_with_the_need() {
     apply(&store, &[unreadable(&secret)]).await;
     assert_eq!(entry(&store), Some(HeldState::Unreadable), "it may be there again");
     apply(&store, &[delete(&secret)]).await;
-    assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "nothing is left of it");
+    assert_eq!((entry(&store), store.counts().unwrap()), (None, empty), "no part of it is left");
     assert!(why(&store, &secret).contains("only what its pods refer to"));
 }
 
 #[tokio::test]
-async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
+async fn held_version_of_an_unreadable_object_stays_and_counts_as_older() {
     let store = synced(&FaultyDisk::new(62)).await;
     let secret = key("secrets", "locked");
     apply(&store, &[upsert(&secret, "u1", 10, &[]), unreadable(&secret)]).await;
     let Some(HeldState::Present(version)) = held(&store, SubscriptionId::NODE, &secret) else {
         panic!("it is held")
     };
-    assert_eq!(version.revision, CloudRevision(10), "of this history, so it has its place");
+    assert_eq!(version.revision, CloudRevision(10), "of this history, so it is kept");
     let local = store.get(&secret).unwrap().unwrap();
 
     store.welcome(welcome(2)).await.unwrap();
@@ -83,7 +83,7 @@ async fn what_is_held_of_it_stays_and_is_older_than_the_present_history() {
 /// Objects that other callers read with their own rights are not shown to readers of the pushed set, and are not kept
 /// when no subscription wants them.
 #[tokio::test]
-async fn what_others_hold_of_it_is_theirs_alone() {
+async fn objects_read_by_other_clients_are_hidden_from_the_pushed_set() {
     let disk = FaultyDisk::new(63);
     let store = synced(&disk).await;
     let map = key("configmaps", "locked");
@@ -104,7 +104,7 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     ));
 
     apply(&store, &[subscribed(delete(&map))]).await;
-    assert_eq!(store.counts().unwrap().visible, 1, "the pod: nobody keeps the content");
+    assert_eq!(store.counts().unwrap().visible, 1, "the pod: its content is not kept");
     assert_eq!(held(&store, SubscriptionId::NODE, &map), Some(HeldState::Unreadable));
     // The answer to a caller's request does not become the node's own either.
     store.drop_subscription(subscription).await.unwrap();
@@ -112,9 +112,9 @@ async fn what_others_hold_of_it_is_theirs_alone() {
     assert!(why(&store, &map).contains("may not read"));
     store.learn(answer(&map, "u9", 12, 1)).await.unwrap();
     assert!(why(&store, &map).contains("may not read"));
-    assert!(store.singles().get(&map).unwrap().is_some() && store.is_kept(&map).unwrap());
+    assert!(store.single_objects().get(&map).unwrap().is_some() && store.is_kept(&map).unwrap());
     store.keep_absent(&map).await.unwrap();
-    assert_eq!(store.singles().get(&map).unwrap(), None, "the newest answer counts");
+    assert_eq!(store.single_objects().get(&map).unwrap(), None, "the newest answer counts");
     store.learn(answer(&map, "u9", 13, 1)).await.unwrap();
     store.forget(&map).await.unwrap();
     assert_eq!((store.counts().unwrap().visible, store.is_kept(&map).unwrap()), (1, false));
@@ -124,7 +124,7 @@ async fn what_others_hold_of_it_is_theirs_alone() {
 
 /// Each subscription, like the pushed set, learns separately which of its objects are unreadable.
 #[tokio::test]
-async fn each_subscription_knows_for_itself_what_cannot_be_read() {
+async fn each_subscription_tracks_unreadable_objects_separately() {
     let disk = FaultyDisk::new(64);
     let store = synced(&disk).await;
     let (held_before, never) = (key("configmaps", "before"), key("configmaps", "never"));
@@ -156,7 +156,7 @@ async fn each_subscription_knows_for_itself_what_cannot_be_read() {
 
     apply(&store, &[within(other, delete(&never))]).await;
     assert_eq!((entry(subscription), entry(other)), (Some(HeldState::Unreadable), None));
-    assert_eq!(store.counts().unwrap().visible, 1, "nobody keeps the content");
+    assert_eq!(store.counts().unwrap().visible, 1, "the content is not kept");
     apply(&store, &[within(subscription, upsert(&never, "u3", 12, &[]))]).await;
     assert!(matches!(entry(subscription), Some(HeldState::Present(_))), "it can be read again");
     apply(&store, &[within(other, unreadable(&never)), within(subscription, delete(&never))]).await;
@@ -164,6 +164,6 @@ async fn each_subscription_knows_for_itself_what_cannot_be_read() {
     assert_eq!((entry(subscription), entry(other)), (None, None));
     apply(&store, &[within(subscription, unreadable(&never))]).await;
     store.drop_subscription(subscription).await.unwrap();
-    assert_eq!(store.counts().unwrap().visible, 0, "with its subscription all of it goes");
+    assert_eq!(store.counts().unwrap().visible, 0, "it is removed with its subscription");
     assert_eq!(entry(subscription), None);
 }

@@ -31,7 +31,7 @@ fn walk(mut pod: Value, simulate: bool) -> (Vec<String>, Value) {
 }
 
 #[test]
-fn without_a_runtime_no_pod_is_said_to_run() {
+fn without_a_runtime_no_pod_is_reported_as_running() {
     for status in [
         json!({}),
         json!({"phase": "Pending"}),
@@ -49,7 +49,7 @@ fn without_a_runtime_no_pod_is_said_to_run() {
 }
 
 #[test]
-fn a_simulation_says_so_in_every_phase() {
+fn every_simulated_phase_is_marked() {
     let (phases, running) = walk(pod(&json!({"phase": "Pending"})), true);
     assert_eq!(phases, ["Pending", "Running"]);
     assert_eq!(running["status"]["reason"], SIMULATED);
@@ -63,7 +63,7 @@ fn a_simulation_says_so_in_every_phase() {
 }
 
 #[test]
-fn deleted_pods_are_let_go() {
+fn deleted_pods_are_released() {
     for simulate in [false, true] {
         let mut pod = pod(&json!({"phase": "Running"}));
         pod["metadata"]["deletionTimestamp"] = "2026-11-21T05:00:00Z".into();
@@ -115,7 +115,7 @@ fn nodes_without_a_runtime_keep_schedulers_away() {
 }
 
 #[test]
-fn default_labels_that_differ_are_put_right_and_others_are_left() {
+fn default_labels_are_corrected_and_others_kept() {
     let wanted = json!({"metadata": {"labels": {
         "kubernetes.io/hostname": "edge-a", "kubernetes.io/arch": "arm64", "topology.kubernetes.io/zone": "north",
         "team": "ours", "node-role.kubernetes.io/edge": ""}}});

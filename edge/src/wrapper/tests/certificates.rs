@@ -82,7 +82,7 @@ async fn files_that_cannot_be_used_name_their_setting() {
 /// Row O28 of docs/reference/superedge.md#offline-rows: new connections see files that were replaced, on both sides of
 /// the handshake.
 #[tokio::test]
-async fn files_that_are_replaced_are_served_from_the_next_connection_on() {
+async fn replaced_certificate_files_are_served_to_new_connections() {
     let folder = tempfile::tempdir().unwrap();
     let (mut tls, old_ca) = certificate(folder.path());
     let [old, new] = [(); 2].map(|()| identity_for(&NodeId::parse("proxy").unwrap()));
@@ -119,7 +119,7 @@ async fn files_that_are_replaced_are_served_from_the_next_connection_on() {
 }
 
 #[test]
-fn replaced_files_that_cannot_be_used_leave_what_is_served() {
+fn unusable_replacement_keeps_the_served_certificate() {
     let folder = tempfile::tempdir().unwrap();
     let (mut tls, _) = certificate(folder.path());
     let clients = folder.path().join("ca.pem");

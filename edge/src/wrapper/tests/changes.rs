@@ -42,7 +42,7 @@ fn cluster() -> Arc<Source> {
 
 /// Rows P4 and W20 of docs/reference/superedge.md#rows.
 #[tokio::test(start_paused = true)]
-async fn nothing_is_shown_before_what_decides_is_known() {
+async fn nothing_is_shown_before_its_dependencies_are_known() {
     let source = cluster();
     source.set_unknown(&[ProjectedKind::Nodes, ProjectedKind::ServiceCidrs]);
     let world = World::start(&source, Kubernetes::AsItIs);
@@ -62,7 +62,7 @@ async fn nothing_is_shown_before_what_decides_is_known() {
 
 /// Rows P2, P29, P30 and P31 of docs/reference/superedge.md#pruning-rows.
 #[tokio::test(start_paused = true)]
-async fn a_change_shows_in_what_depends_on_it_alone() {
+async fn change_affects_only_its_dependents() {
     let source = cluster();
     let world = World::start(&source, Kubernetes::AsItIs);
     let mut slices = world.watch(ProjectedKind::EndpointSlices).await;
@@ -92,7 +92,7 @@ async fn a_change_shows_in_what_depends_on_it_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_object_that_was_made_anew_is_deleted_and_added() {
+async fn recreated_object_is_deleted_and_added() {
     let source = cluster();
     let world = World::start(&source, Kubernetes::AsItIs);
     let mut services = world.watch(ProjectedKind::Services).await;
@@ -105,7 +105,7 @@ async fn an_object_that_was_made_anew_is_deleted_and_added() {
 /// Rows W17 and W18 of docs/reference/superedge.md#list-and-watch-rows: changes during the interruption are reported,
 /// and unchanged objects are not.
 #[tokio::test(start_paused = true)]
-async fn a_lost_source_is_compared_when_it_is_back() {
+async fn lost_source_is_compared_when_it_returns() {
     let source = cluster();
     let world = World::start(&source, Kubernetes::AsItIs);
     let mut slices = world.watch(ProjectedKind::EndpointSlices).await;
@@ -130,7 +130,7 @@ async fn a_lost_source_is_compared_when_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_are_read_when_somebody_asks() {
+async fn endpoints_are_read_on_demand() {
     let source = cluster();
     let object = |addresses: Value| json!({"subsets": [{"addresses": addresses, "ports": [{"port": 80}]}]});
     let both = json!([{"ip": "1", "nodeName": "n1"}, {"ip": "3", "nodeName": "n3"}]);
@@ -149,7 +149,7 @@ async fn endpoints_are_read_when_somebody_asks() {
 
 /// Rows P24 and P28 of docs/reference/superedge.md#pruning-rows.
 #[tokio::test(start_paused = true)]
-async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
+async fn kubernetes_service_points_to_the_local_api_when_configured() {
     let local = |listener: &str| Kubernetes::Local(listener.parse().unwrap());
     for (kubernetes, node, expected) in [
         (Kubernetes::AsItIs, Some("10.9.9.9"), "10.0.0.1"),
@@ -180,7 +180,7 @@ async fn kubernetes_leads_to_the_local_api_where_that_is_wanted() {
 /// Either both families of the Service lead to the local API or neither does. Here the local API has an address of only
 /// one.
 #[tokio::test(start_paused = true)]
-async fn a_second_family_of_kubernetes_leads_both_to_the_cluster() {
+async fn dual_stack_kubernetes_service_keeps_the_cluster_endpoints() {
     let source = cluster();
     let of = |family: &str, address: &str| {
         let mut object = slice("kubernetes", "");
@@ -216,7 +216,7 @@ fn own_pod(address: &str) -> Arc<OwnPods> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_of_own_pods_follow_what_their_kubelet_says() {
+async fn endpoints_of_own_pods_follow_the_kubelet() {
     let source = cluster();
     let mut object = slice("web", "10.0.0.1@n1 10.0.0.2@n2");
     object["endpoints"][0]["targetRef"] = json!({"kind": "Pod", "name": "web-0", "uid": "p1"});
@@ -241,7 +241,7 @@ async fn endpoints_of_own_pods_follow_what_their_kubelet_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_not_shown() {
+async fn unreadable_objects_are_not_shown() {
     let source = cluster();
     let world = World::start(&source, Kubernetes::AsItIs);
     let mut slices = world.watch(ProjectedKind::EndpointSlices).await;

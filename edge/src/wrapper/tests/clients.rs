@@ -43,7 +43,7 @@ async fn event(lines: &mut Lines<BufReader<TcpStream>>) -> Option<Value> {
 /// Row W19 of docs/reference/superedge.md#list-and-watch-rows: however a watch ends, its resources are freed. There are
 /// more watches than slots for watches and for connections.
 #[tokio::test]
-async fn watches_that_have_ended_leave_nothing_behind() {
+async fn ended_watches_leave_no_state() {
     let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
     let newest = served.revision(SERVICES).await;
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();

@@ -227,7 +227,7 @@ async fn a_restart_makes_clients_list_again() {
 
 /// Row W20 of docs/reference/superedge.md#list-and-watch-rows.
 #[tokio::test]
-async fn what_is_not_known_is_not_an_empty_list() {
+async fn unknown_resource_is_not_an_empty_list() {
     let source = Source::new();
     source.set_unknown(&[ProjectedKind::Services]);
     let served = Served::start(&source, &settings()).await;
@@ -246,7 +246,7 @@ async fn what_is_not_known_is_not_an_empty_list() {
 }
 
 #[tokio::test]
-async fn events_pass_and_nothing_else_is_written() {
+async fn events_are_forwarded_and_other_writes_refused() {
     let served = Served::with_cluster(&settings()).await;
     let write = async |method: Method, path: &str, body: &Value| {
         let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
@@ -276,7 +276,7 @@ async fn events_pass_and_nothing_else_is_written() {
 
 #[cfg(feature = "profile")]
 #[tokio::test]
-async fn a_profile_is_taken_when_the_settings_say_so() {
+async fn profile_is_served_only_when_enabled() {
     let served = Served::with_cluster(&WrapperConfig { debug: true, ..settings() }).await;
     let (code, stacks) = served.text("/debug/pprof/profile?seconds=1").await;
     assert_eq!(code, StatusCode::OK);
@@ -293,7 +293,7 @@ async fn a_profile_is_taken_when_the_settings_say_so() {
 }
 
 #[tokio::test]
-async fn the_inside_is_shown_only_when_the_settings_say_so() {
+async fn debug_dump_is_served_only_when_enabled() {
     let served = Served::with_cluster(&settings()).await;
     for path in ["/debug/dump", "/debug/pprof/profile?seconds=1"] {
         assert_eq!(get_plain(served.address, path).await, StatusCode::NOT_FOUND, "{path}");
@@ -328,7 +328,7 @@ fn a_watcher_that_falls_behind_is_ended_alone() {
 
 /// A client watches from the revision of the event that it has just received.
 #[test]
-fn a_change_that_was_shown_is_never_one_of_another_history() {
+fn shown_change_never_belongs_to_another_history() {
     const CHANGES: u64 = 20_000;
     let view = View::new(START, 4096);
     view.open(ProjectedKind::Services);
@@ -358,7 +358,7 @@ fn a_change_that_was_shown_is_never_one_of_another_history() {
 
 /// The bound of a watcher's queue comes from the settings.
 #[tokio::test]
-async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
+async fn watcher_queue_has_the_configured_length() {
     for queue in [16, 64] {
         let (source, tasks, stop) = (Source::new(), Tasks::new(), CancellationToken::new());
         let parts = WrapperParts {
@@ -394,7 +394,7 @@ async fn the_queue_of_a_watcher_is_as_long_as_it_was_told() {
 
 /// Idle watches cost memory, so their number is bounded, and further ones are refused.
 #[tokio::test]
-async fn idle_watches_are_bounded_and_disturb_nobody() {
+async fn idle_wrapper_watches_are_bounded_and_affect_nobody() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let served = Served::with_cluster(&settings()).await;
     let head = async |stream: &mut tokio::net::TcpStream| {

@@ -38,7 +38,7 @@ fn start(source: Arc<dyn Store>) -> World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_namespace_that_has_most_is_left_out_and_comes_back() {
+async fn largest_namespace_is_left_out_and_returns() {
     let source = Source::new();
     let store = source.store();
     put_in(&store, "shop", "one", 20_000);
@@ -128,7 +128,7 @@ impl Store for Endless {
 }
 
 #[tokio::test(start_paused = true)]
-async fn more_than_fits_is_never_in_memory_together() {
+async fn objects_beyond_the_limit_are_never_in_memory_together() {
     let nothing = MemoryStore::new(Revision(1), LogLimits::default());
     let source = Arc::new(Endless { nothing, given: Mutex::default(), most: Mutex::default() });
     let world = start(Arc::clone(&source) as _);

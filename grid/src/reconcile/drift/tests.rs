@@ -68,7 +68,7 @@ fn defaults_of_the_api_server_are_no_difference() {
 }
 
 #[test]
-fn lists_without_keys_hold_what_the_manifest_states_and_nothing_else() {
+fn lists_without_keys_equal_the_manifest() {
     let list = |field: &str, value: Value| differs(|pod| pod["containers"][0][field] = value);
     assert!(list("args", json!(["--a", "--b", "--c"])), "appended");
     assert!(list("args", json!(["--evil", "--a", "--b"])), "put in front");
@@ -86,7 +86,7 @@ fn lists_without_keys_hold_what_the_manifest_states_and_nothing_else() {
 }
 
 #[test]
-fn items_with_keys_that_others_added_stay_and_our_own_keep_their_order() {
+fn keyed_items_added_by_others_stay_and_ours_keep_their_order() {
     let extra = json!({"name": "mine", "image": "z"});
     for index in 0..=2 {
         let insert = |pod: &mut Value| pod["containers"].as_array_mut().unwrap().insert(index, extra.clone());
@@ -104,7 +104,7 @@ fn items_with_keys_that_others_added_stay_and_our_own_keep_their_order() {
 }
 
 #[test]
-fn maps_and_structs_that_are_replaced_as_a_whole_hold_nothing_else() {
+fn atomic_maps_and_structs_equal_the_manifest() {
     assert!(differs(|pod| pod["nodeSelector"]["disk"] = "".into()));
     assert!(!differs(|pod| pod["containers"][0]["resources"]["limits"]["memory"] = "1Gi".into()));
     let mut child = stored();
@@ -171,7 +171,7 @@ fn inner(kind: &'static str) -> &'static str {
 
 /// The tables above match kube-apiserver's description of the types that grids create.
 #[test]
-fn the_tables_are_those_of_the_api() {
+fn merge_tables_match_the_api() {
     let types = types();
     let (mut keyed, mut whole, mut unkeyed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     let mut seen = BTreeSet::new();
@@ -232,7 +232,7 @@ fn empty(kind: &str, types: &Types) -> Option<Value> {
 }
 
 #[test]
-fn what_is_empty_may_be_missing_only_where_the_api_server_leaves_it_out() {
+fn empty_value_may_be_missing_only_where_the_api_server_omits_it() {
     let (types, fields) = (types(), fields_of_children());
     let with = |presence: &str, is_meant: &dyn Fn(&str) -> bool| -> BTreeSet<&str> {
         let fields = fields.iter().filter(|field| field[2] == presence && is_meant(field[1]));
@@ -259,7 +259,7 @@ fn what_is_empty_may_be_missing_only_where_the_api_server_leaves_it_out() {
 
 /// A value that a user stated, and that another user with access to the child has removed or emptied.
 #[test]
-fn what_was_taken_away_comes_back_also_where_it_is_empty() {
+fn removed_empty_value_is_restored() {
     let (pointer, container) = ("/spec/template/spec", "/spec/template/spec/containers/0");
     for (pointer, name, wanted, instead) in [
         (container, "securityContext", json!({"allowPrivilegeEscalation": false}), json!({})),
@@ -300,7 +300,7 @@ fn what_was_taken_away_comes_back_also_where_it_is_empty() {
 }
 
 #[test]
-fn what_is_added_to_a_part_of_ours_is_a_difference_also_where_it_is_empty() {
+fn empty_addition_to_an_owned_part_is_a_difference() {
     assert!(differs(|pod| pod["tolerations"][0]["tolerationSeconds"] = 0.into()), "evicted at once");
     let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}});
     let mut wants = manifest();
@@ -380,9 +380,9 @@ impl Maker<'_> {
 }
 
 proptest! {
-    /// So nothing is applied forever.
+    /// So no child is applied again and again.
     #[test]
-    fn what_an_api_server_makes_of_a_manifest_counts_as_applied(
+    fn api_server_defaults_are_no_difference(
         root in prop::sample::select(&ROOTS[..3]),
         choices in prop::collection::vec(any::<u8>(), 0..600),
     ) {

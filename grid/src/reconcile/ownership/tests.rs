@@ -11,7 +11,7 @@ fn entry(manager: &str, operation: &str, fields: Value) -> Value {
 }
 
 #[test]
-fn what_is_claimed_is_the_appliers_and_nobody_elses() {
+fn claimed_fields_belong_only_to_the_applier() {
     let volume = path(&["f:spec", "f:volumes", r#"k:{"name":"v"}"#, "f:emptyDir"]);
     let of_volume = |below: Value| json!({"f:spec": {"f:volumes": {r#"k:{"name":"v"}"#: below}}});
     let theirs = of_volume(json!({".": {}, "f:emptyDir": {"f:sizeLimit": {}}, "f:name": {}}));
@@ -39,7 +39,7 @@ fn what_is_claimed_is_the_appliers_and_nobody_elses() {
 }
 
 #[test]
-fn who_never_applied_becomes_an_owner_and_members_stay_members() {
+fn first_apply_adds_an_owner_and_keeps_members() {
     let strategy = path(&["f:spec", "f:strategy", "f:rollingUpdate"]);
     let claim = |managed: &Value| claimed(managed, std::slice::from_ref(&strategy), "us", "apps/v1");
     let ours = |fields: Value| json!([entry("us", "Apply", fields)]);

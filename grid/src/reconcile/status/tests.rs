@@ -34,7 +34,7 @@ fn units(count: usize) -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn the_status_of_five_thousand_units_is_bounded_and_says_what_is_not_ready() {
+fn status_of_five_thousand_units_is_bounded_and_names_unready_ones() {
     let mut outcome = Outcome::default();
     for (number, unit) in units(5_000).enumerate() {
         outcome.children.insert(unit.clone(), set(&unit, "grid", if number % 10 == 0 { 1 } else { 3 }));
@@ -59,7 +59,7 @@ fn the_status_of_five_thousand_units_is_bounded_and_says_what_is_not_ready() {
 }
 
 #[test]
-fn no_number_of_units_and_no_message_makes_the_status_larger() {
+fn status_size_is_bounded_for_any_units_and_messages() {
     let mut outcome = Outcome::default();
     for number in 0..20_000 {
         let unit = format!("{}-{number:05}", "u".repeat(43));
@@ -100,7 +100,7 @@ fn a_few_units_are_all_in_the_status() {
 }
 
 #[test]
-fn a_unit_is_owned_when_its_child_is_the_grids_and_stays() {
+fn unit_is_owned_while_its_child_belongs_to_the_grid() {
     let mut outcome = Outcome::default();
     outcome.children.insert("mine".to_owned(), set("mine", "grid", 0));
     outcome.children.insert("other".to_owned(), set("other", "somebody", 3));
@@ -123,7 +123,7 @@ fn a_unit_is_owned_when_its_child_is_the_grids_and_stays() {
 }
 
 #[test]
-fn what_could_not_be_removed_is_in_the_condition_beside_the_units() {
+fn failed_removals_are_named_in_the_condition() {
     let mut outcome = Outcome::default();
     outcome.children.insert("a".to_owned(), set("a", "grid", 3));
     let refused = UnitError {

@@ -20,7 +20,7 @@ fn found(live: &Value, stated: &Value) -> Vec<String> {
 }
 
 #[test]
-fn what_a_part_has_beside_the_stated_member_is_in_the_way() {
+fn other_union_members_conflict_with_the_stated_one() {
     let volume = |source: Value| json!({"volumes": [{"name": "other", "emptyDir": {}}, source]});
     let container =
         |part: Value| json!({"containers": [{"name": "c", "image": "x", "args": [], "own": part}]});
@@ -82,7 +82,7 @@ fn what_a_part_has_beside_the_stated_member_is_in_the_way() {
 }
 
 #[test]
-fn nothing_else_that_others_have_set_is_in_the_way() {
+fn other_fields_of_others_do_not_conflict() {
     let probe = |probe: Value| json!({"containers": [{"name": "c", "livenessProbe": probe}]});
     for (live, stated) in [
         // No member is stated, or the same one; fields that exclude no others do not matter.
@@ -114,7 +114,7 @@ fn nothing_else_that_others_have_set_is_in_the_way() {
 
 /// The table names fields that children have.
 #[test]
-fn the_unions_are_those_of_the_api() {
+fn unions_match_the_api() {
     let fields = fields_of_children();
     let names: BTreeSet<&str> = fields.iter().map(|field| field[0]).collect();
     for (field, choice) in UNIONS {

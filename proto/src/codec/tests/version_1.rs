@@ -31,7 +31,7 @@ fn received(frame: &Frame, lane: Lane, zstd: bool) -> Result<(usize, Kind), Stri
 
 proptest! {
     #[test]
-    fn version_1_reads_what_is_sent(
+    fn version_1_decodes_present_frames(
         frame in strategies::frame(),
         lane in prop::sample::select(Lane::ALL.to_vec()),
         zstd in any::<bool>(),
@@ -56,7 +56,7 @@ fn a_large_body_reaches_version_1_in_pieces() {
 
 /// The frozen decoder refuses what version 1 refuses: it would not notice a broken frame otherwise.
 #[test]
-fn version_1_refuses_what_it_does_not_know() {
+fn version_1_refuses_unknown_frames() {
     let ping = encode(&Frame::Ping { id: 7 }, false);
     assert_eq!(v1::decode(ping.clone()), Ok(Kind::Ping(v1::Ping { id: 7 })));
     for unknown in [&[0x9a, 0x06, 0][..], &[0x9a, 0x01, 0], &[], &[&ping[..], &ping[..]].concat()] {

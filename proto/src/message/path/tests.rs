@@ -50,7 +50,7 @@ fn objects_are_taken_apart() {
 }
 
 #[test]
-fn a_namespace_called_rule_is_no_rule_on_the_wire() {
+fn namespace_called_rule_is_not_a_rule() {
     assert!(matches!(wire("rule/podlist"), ResourcePath::Object(_)));
     assert!(matches!(wire("rule/pod/x"), ResourcePath::Object(_)));
 }
@@ -82,7 +82,7 @@ fn bad_paths_are_refused_with_a_reason() {
 
 proptest! {
     #[test]
-    fn any_text_survives_the_wire_spelling(text in "[a-z/:.$]{0,40}|(node|null|rule|task|k8s)(/[a-z.]{0,4}){0,6}") {
+    fn any_text_round_trips_in_a_path(text in "[a-z/:.$]{0,40}|(node|null|rule|task|k8s)(/[a-z.]{0,4}){0,6}") {
         prop_assert_eq!(wire(&text).to_wire(), text);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::frame::{Frame, Hello, features};
 use crate::ids::SubscriptionId;
-use crate::session::cloud::compare::{InventoryComparison, Opening};
 use crate::session::cloud::subscription::Subscription;
+use crate::session::cloud::subscription::compare::{InventoryComparison, Opening};
 use crate::session::cloud::{CloudEvent, CloudSession, CloudSessionPhase, NodeView, Notice};
 use crate::session::{ProtocolVersion, SessionError, words};
 

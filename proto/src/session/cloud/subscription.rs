@@ -3,16 +3,19 @@
 //! Pending work is state: a key is in one slot, in one phase, however often it is offered. The body is looked up when
 //! it is sent. A subscription's memory is bounded by what is wanted and what the edge holds.
 
+pub(super) mod compare;
+mod listing;
+
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use self::compare::InventoryComparison;
+use self::listing::{Rest, cost};
 use crate::frame::RefusalReason;
 use crate::ids::{CloudRevision, Lane, Moment, SubscriptionId};
 use crate::object::{KeyMap, ObjectKey, ObjectVersion};
 use crate::session::cloud::CloudEvent;
-use crate::session::cloud::compare::{InventoryComparison, cost};
-use crate::session::cloud::listing::Rest;
 use crate::session::cloud::send_window::{InFlight, SendWindow};
 use crate::session::cloud::slot::{PeerState, Phase, PlannedDelivery, Slot, SlotDecision};
 use crate::session::cloud::{Certainty, Lookup, NodeView};

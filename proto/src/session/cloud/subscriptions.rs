@@ -4,7 +4,7 @@ use crate::frame::{Inventory, InventoryPart, Subscribe};
 use crate::ids::{Moment, SubscriptionId};
 use crate::limits::{FOLLOWED_MAX, INVENTORY_BYTES_MAX, SUBSCRIBE_WINDOW, SUBSCRIBES_MAX, SUBSCRIPTIONS_MAX};
 use crate::session::SessionError;
-use crate::session::cloud::compare::InventoryComparison;
+use crate::session::cloud::subscription::compare::InventoryComparison;
 use crate::session::cloud::subscription::{Stage, Subscription};
 use crate::session::cloud::{CloudEvent, CloudSession, NodeView, Notice};
 use crate::session::error::clip;

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_settled_in_order_is_acknowledged() {
+    fn acknowledgement_covers_only_positions_settled_in_order() {
         let mut inbox = inbox(5);
         assert_eq!(ack(&mut inbox), None);
         assert!(inbox.finish(Seq(3)));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn commits_of_what_never_came_acknowledge_nothing() {
+    fn commits_of_unknown_positions_acknowledge_nothing() {
         let mut inbox = inbox(2);
         inbox.committed(Seq(u64::MAX));
         assert_eq!(ack(&mut inbox), Some(2));
@@ -146,10 +146,7 @@ mod tests {
         let mut inbox = inbox(UNACKED_MAX as u64);
         assert!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err());
         inbox.committed(Seq(1));
-        assert!(
-            inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err(),
-            "stored, but the cloud was not told yet"
-        );
+        assert!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).is_err(), "stored, but not acknowledged yet");
         assert_eq!(ack(&mut inbox), Some(1));
         assert_eq!(inbox.receive(Seq(UNACKED_MAX as u64 + 1)).expect("one left"), Arrival::New);
     }

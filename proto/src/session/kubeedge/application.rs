@@ -306,7 +306,7 @@ mod tests {
     );
 
     #[test]
-    fn an_answer_repeats_no_long_question() {
+    fn answer_does_not_repeat_a_long_request() {
         let body = |len: usize| Application { req_body: Some(vec![b'x'; len]), ..asked() };
         let short = body(QUESTION_LEN_MAX);
         assert_eq!(short.clone().without_long_question(), short);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_written_as_it_was_read() {
+    fn record_round_trips() {
         assert_eq!(asked().to_content().as_json(), ASKED);
         assert_eq!((asked().verb, asked().option.as_deref()), (Verb::Get, Some(&b"{}"[..])));
     }
@@ -338,7 +338,7 @@ mod tests {
     /// A record takes no more memory than its text, whatever it contains, and no more records are read than a sync may
     /// have.
     #[test]
-    fn records_are_bounded_in_number_and_their_errors_are_text() {
+    fn metaserver_records_are_bounded_and_their_errors_are_text() {
         let record = |id: usize| format!(r#""{id}":{{"ID":"{id}","Verb":null,"Status":null}}"#);
         let read = |count: usize| {
             let text = format!("{{{}}}", (0..count).map(record).collect::<Vec<_>>().join(","));

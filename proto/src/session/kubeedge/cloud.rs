@@ -1,10 +1,10 @@
 //! The cloud's end of a connection with a KubeEdge edge.
 
-mod board;
-mod carried;
 mod delivery;
-mod flights;
+mod in_flight;
+mod key_table;
 mod notices;
+mod object_replies;
 mod progress;
 mod receive;
 mod recorder;
@@ -26,10 +26,10 @@ use crate::object::{ObjectKey, SharedObject};
 use crate::session::patience::Patience;
 use crate::session::room::FollowedCapacity;
 use crate::session::{CloudEvent, Lookup, NodeView, SessionError};
-use board::Board;
-use carried::Carried;
-use flights::Flights;
+use in_flight::InFlightDeliveries;
+use key_table::KeyTable;
 use notices::Notices;
+use object_replies::ObjectReplies;
 use progress::Progress;
 use recorder::Recorder;
 use requests::Requests;
@@ -100,8 +100,8 @@ pub struct CloudStats {
 
 /// The cloud's end of one connection of one KubeEdge edge. See the [module](super) for how to drive it.
 ///
-/// It has many fields because an acknowledgement, a reply or a timeout may change the board, the flights, the ledger
-/// and the queues in one step.
+/// It has many fields because an acknowledgement, a reply or a timeout may change the keys, the deliveries in flight,
+/// the ledger and the queues in one step.
 #[derive(Debug)]
 pub struct CloudSession {
     config: CloudConfig,
@@ -118,14 +118,14 @@ pub struct CloudSession {
     caught_up: bool,
     /// Bound on the objects of all subscriptions.
     room: FollowedCapacity<KUBEEDGE_FOLLOWED_MAX>,
-    board: Board,
-    flights: Flights,
-    carried: Carried,
+    key_table: KeyTable,
+    in_flight: InFlightDeliveries,
+    object_replies: ObjectReplies,
     recorder: Recorder,
     requests: Requests,
     /// The newest replies that carry no pushed object.
     plain_replies: VecDeque<MessageId>,
-    /// Keys to check again because of late acknowledgements, and when. Each slot of the board adds its key only once.
+    /// Keys to check again because of late acknowledgements, and when. Each slot of the key table adds its key only once.
     late_acks: VecDeque<(Moment, ObjectKey)>,
     /// When a full ledger was last searched for unneeded keys.
     swept_at: Option<Moment>,
@@ -146,12 +146,12 @@ impl CloudSession {
     pub fn new(config: CloudConfig, ledger: Ledger, now: Moment, view: &impl NodeView) -> Self {
         let ids = MessageIds::new(config.seed, now, config.unix_millis);
         let recorder = Recorder::new(ledger, config.epoch.clone(), ids.spread(LEDGER_LAZY), now);
-        let mut board = Board::default();
+        let mut key_table = KeyTable::default();
         for (key, entry) in recorder.ledger().entries() {
-            board.resume(key.clone(), entry);
+            key_table.resume(key.clone(), entry);
         }
         for key in view.wanted(SubscriptionId::NODE) {
-            board.expect(&key);
+            key_table.expect(&key);
         }
         Self {
             closed: false,
@@ -163,9 +163,9 @@ impl CloudSession {
             restoring: config.restoring,
             caught_up: false,
             room: FollowedCapacity::default(),
-            board,
-            flights: Flights::new(config.window.clamp(1, WINDOW_MAX)),
-            carried: Carried::default(),
+            key_table,
+            in_flight: InFlightDeliveries::new(config.window.clamp(1, WINDOW_MAX)),
+            object_replies: ObjectReplies::default(),
             recorder,
             requests: Requests::default(),
             plain_replies: VecDeque::new(),
@@ -188,13 +188,13 @@ impl CloudSession {
         if self.closed || !self.subscriptions.contains(&subscription) {
             return;
         }
-        let before = self.board.followed();
+        let before = self.key_table.followed();
         if subscription == SubscriptionId::NODE {
-            self.board.offer(key.clone());
-            return self.board.set_own(&key, true);
+            self.key_table.offer(key.clone());
+            return self.key_table.set_own(&key, true);
         }
-        self.board.offer(key);
-        let keys = self.board.followed();
+        self.key_table.offer(key);
+        let keys = self.key_table.followed();
         if keys > before && self.room.grown(keys) && !self.has_room(0, view) {
             self.close_subscription(subscription);
             self.events.push_back(CloudEvent::too_many(subscription, KUBEEDGE_FOLLOWED_MAX));
@@ -209,14 +209,14 @@ impl CloudSession {
             return !self.closed;
         }
         let wanted = view.wanted(subscription);
-        let new = wanted.iter().filter(|key| self.board.get(key).is_none()).count();
+        let new = wanted.iter().filter(|key| self.key_table.get(key).is_none()).count();
         self.subscriptions.push(subscription);
         if !self.has_room(new, view) {
             self.subscriptions.retain(|open| *open != subscription);
             self.events.push_back(CloudEvent::too_many(subscription, KUBEEDGE_FOLLOWED_MAX));
             return false;
         }
-        wanted.into_iter().for_each(|key| self.board.offer(key));
+        wanted.into_iter().for_each(|key| self.key_table.offer(key));
         true
     }
 
@@ -226,27 +226,27 @@ impl CloudSession {
             return;
         }
         self.subscriptions.retain(|open| *open != subscription);
-        self.board.offer_where(|slot| slot.dynamic);
+        self.key_table.offer_where(|slot| slot.dynamic);
     }
 
     /// The edge has reported an object that it should not have: what it holds under the key is no longer certain, and
     /// a deletion is sent again unless the view wants the object.
     pub fn resend_deletion(&mut self, key: &ObjectKey) {
         if !self.closed {
-            self.board.suspect(key);
+            self.key_table.suspect(key);
         }
     }
 
     /// Whether the edge holds or may hold something under this key, or is being sent it.
     #[must_use]
     pub fn holds(&self, key: &ObjectKey) -> bool {
-        self.board.get(key).is_some_and(|slot| slot.peer_state.holds() || slot.holds > 0)
+        self.key_table.get(key).is_some_and(|slot| slot.peer_state.holds() || slot.holds > 0)
     }
 
     /// Marks the picked keys dirty under which the edge may hold something.
     pub fn offer_held(&mut self, picked: impl Fn(&ObjectKey) -> bool) {
         if !self.closed {
-            self.board.offer_held(picked);
+            self.key_table.offer_held(picked);
         }
     }
 
@@ -254,7 +254,7 @@ impl CloudSession {
     /// from now on.
     pub fn restored(&mut self) {
         if std::mem::take(&mut self.restoring) {
-            self.board.offer_where(|slot| slot.peer_state.holds());
+            self.key_table.offer_where(|slot| slot.peer_state.holds());
         }
     }
 
@@ -279,8 +279,8 @@ impl CloudSession {
     /// Bytes that the edge makes this session keep.
     #[must_use]
     pub fn memory(&self) -> usize {
-        let recorder = self.recorder.memory(self.board.own());
-        let kept = [self.notices.memory(), self.board.memory(), recorder, self.carried.memory()];
+        let recorder = self.recorder.memory(self.key_table.own());
+        let kept = [self.notices.memory(), self.key_table.memory(), recorder, self.object_replies.memory()];
         kept.into_iter().fold(self.requests.memory(), usize::saturating_add)
     }
 
@@ -324,7 +324,7 @@ impl CloudSession {
     /// A state is stored: its new keys may be sent.
     pub fn ledger_saved(&mut self, number: u64) {
         for key in self.recorder.saved(number, self.now) {
-            self.board.recorded(key);
+            self.key_table.recorded(key);
         }
     }
 
@@ -338,7 +338,7 @@ impl CloudSession {
     pub fn ledger_conflict(&mut self, number: u64, theirs: &Ledger) {
         for key in self.recorder.conflict(number, theirs) {
             if let Some(entry) = self.recorder.ledger().get(&key) {
-                self.board.resume(key, entry);
+                self.key_table.resume(key, entry);
             }
         }
     }
@@ -353,8 +353,8 @@ impl CloudSession {
     pub fn transmitted(&mut self, now: Moment, number: u64) {
         self.now = now;
         self.progress.left(now, number);
-        self.flights.transmitted(now, number);
-        self.carried.transmitted(now, number);
+        self.in_flight.transmitted(now, number);
+        self.object_replies.transmitted(now, number);
     }
 
     /// Ends the session. A KubeEdge edge receives no message: the connection closes.
@@ -377,11 +377,11 @@ impl CloudSession {
     #[must_use]
     pub fn stats(&self) -> CloudStats {
         CloudStats {
-            in_flight: self.flights.len(),
-            window: self.flights.window(),
-            dirty: self.board.dirty(),
-            parked: self.board.parked(),
-            held: self.board.held(),
+            in_flight: self.in_flight.len(),
+            window: self.in_flight.window(),
+            dirty: self.key_table.dirty(),
+            parked: self.key_table.parked(),
+            held: self.key_table.held(),
             requests: self.requests.len(),
             ..self.counters
         }
@@ -394,7 +394,7 @@ impl CloudSession {
     fn end(&mut self, goodbye: Goodbye) {
         if !self.closed {
             self.closed = true;
-            self.board = Board::default();
+            self.key_table = KeyTable::default();
             self.requests = Requests::default();
             self.notices = Notices::default();
             self.events.push_back(CloudEvent::Closed(goodbye));

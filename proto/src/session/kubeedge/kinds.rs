@@ -118,7 +118,7 @@ pub(super) fn api_version(resource: &Resource) -> String {
 }
 
 /// The resource of an object that names its `apiVersion` and `kind`. Resources that are not in the table get the
-/// plural that stock KubeEdge guesses (docs/reference/kubeedge.md#sync-controller), which is wrong for irregular ones.
+/// plural that KubeEdge guesses (docs/reference/kubeedge.md#sync-controller), which is wrong for irregular ones.
 pub(super) fn guess_resource(api_version: &str, kind: &str) -> Resource {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if let Some(row) = TABLE.iter().find(|row| row.0 == group && row.3 == kind) {

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_paths_mean_built_in_kinds_without_a_cloud() {
+    fn path_words_resolve_to_built_in_kinds_offline() {
         for (group, version, plural, kind) in BUILT_IN {
             let resource = Resource::new(group, version, plural);
             assert_eq!(Kinds::default().resource(&resource_type(kind), None), Ok(resource.clone()), "{kind}");
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(known.resource(&resource_type("Service"), said), Ok(services));
         let why = known.resource(&resource_type("Twin"), None).expect_err("two have it");
         assert!(why.contains("a.example") && why.contains("b.example"), "{why}");
-        // An object that names an unknown kind gets the plural that stock KubeEdge guesses.
+        // An object that names an unknown kind gets the plural that KubeEdge guesses.
         let said = Some(("other.example/v1", "Policy"));
         let guessed = Resource::new("other.example", "v1", "policies");
         assert_eq!(known.resource(&resource_type("Policy"), said), Ok(guessed));

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_together_is_spread_over_time() {
+    fn sessions_that_begin_together_are_spread_over_time() {
         let least = Duration::from_secs(600);
         let mut minutes = [0; 10];
         for number in 0..1000_u16 {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_clock_goes_on_from_the_opening() {
+    fn wall_clock_advances_from_the_opening() {
         let opened = Moment::after_origin(Duration::from_secs(7));
         let ids = MessageIds::new([0; 16], opened, 1_000);
         assert_eq!(ids.millis(opened + Duration::from_millis(1500)), 2_500);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_put_back_where_it_was_taken_out() {
+    fn version_is_inserted_where_it_was_removed() {
         for (body, expected) in [
             (
                 r#"{"data":{},"metadata":{"name":"a"}}"#,
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nodes_share_of_an_update_makes_the_document_of_each() {
+    fn shared_part_of_an_update_completes_each_document() {
         let object = object(r#"{"data":{},"metadata":{"name":"a"}}"#);
         let path = ObjectPath::new("default", ResourceType::ConfigMap, "a");
         let (from, to) = (Source::EdgeController, Group::Resource);
@@ -161,7 +161,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_the_document_that_the_codec_makes(
+        fn pieces_equal_the_encoded_document(
             message in strategies::message(),
             names in proptest::collection::btree_map("[a-z]{1,4}", ".{0,6}", 0..4),
         ) {

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_says_of_itself_is_believed_and_the_rest_added() {
+    fn stated_kind_is_kept_and_missing_fields_are_added() {
         let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
         let whole = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "endpoints": null});
         for said in [
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_items_has_none() {
+    fn list_without_items_is_empty() {
         let slices = Resource::new("discovery.k8s.io", "v1", "endpointslices");
         for text in [
             r#"{"metadata":{"resourceVersion":"7"},"items":null}"#,

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_a_kubelet_is_seen() {
+    fn start_of_a_kubelet_is_detected() {
         let starts =
             |operation, resource| registers_node(&message("edged", "meta", operation, resource, None));
         assert!(starts("insert", "null/node/edge1") && starts("insert", "default/nodestatus/edge1"));

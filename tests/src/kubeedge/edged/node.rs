@@ -100,7 +100,8 @@ pub(super) async fn keep_lease(client: &Client) {
             while let Ok(renewed) = renew(client, held).await {
                 held = renewed;
                 // With 4 % jitter (docs/reference/kubeedge.md#start-of-a-node).
-                tokio::time::sleep(client.bus.pace.lease.mul_f64(rand::random_range(1.0..1.04))).await;
+                let pause = client.bus.pace.lease.mul_f64(client.bus.random(1.0, 1.04));
+                tokio::time::sleep(pause).await;
             }
         }
         back_off.pause().await;

@@ -52,11 +52,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     listed(Part::Verdicts("404", "403 Forbidden"), &["DELETE /nothing"], READ_ONLY_PATHS),
     listed(Part::Verdicts("405 MethodNotAllowed", "403 Forbidden"), &["POST /version {}"], READ_ONLY_PATHS),
     raced(
-        Part::Members(&["finalizers", "deletionTimestamp"]),
-        &[r#"PATCH /api/v1/namespaces/default/configmaps/held {"metadata":{"finalizers":null}}"#],
-        "a patch that completes a deletion is answered with the edge's last state of the object",
-    ),
-    raced(
         Part::Answer,
         &[
             "DELETE /api/v1/namespaces/default/configmaps/a",

@@ -105,11 +105,11 @@ fn replacements(value: &Value) -> Vec<(&'static str, Option<Value>)> {
 
 fn put(object: &mut Value, pointer: &str, changed: Option<Value>) {
     let Some(changed) = changed else { return remove(object, pointer) };
-    *object.pointer_mut(pointer).expect("the place does not exist") = changed;
+    *object.pointer_mut(pointer).expect("the path does not exist") = changed;
 }
 
 fn remove(object: &mut Value, pointer: &str) {
-    let (parent, last) = pointer.rsplit_once('/').expect("a place must have a parent");
+    let (parent, last) = pointer.rsplit_once('/').expect("a path must have a parent");
     match object.pointer_mut(parent).expect("the parent does not exist") {
         Value::Array(items) => {
             items.remove(last.parse().expect("an item must have an index"));

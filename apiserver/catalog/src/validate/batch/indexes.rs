@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_share_what_is_in_both() {
+    fn index_sets_intersect() {
         assert_eq!(shared("0-2,5", "3-4", 9), None);
         assert_eq!(shared("0-2,5", "3-6", 9), Some(5));
         assert_eq!(shared("1", "x,0-1", 9), Some(1));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_template_of_a_job_at_rest_takes_directives_and_resources() {
+    fn suspended_job_template_accepts_directives_and_resources() {
         let directed = json!({"metadata": {"labels": {"a": "b"}}, "spec": {
             "nodeSelector": {"a": "b"},
             "affinity": {"nodeAffinity": {}},

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_fit_into_the_capacity() {
+    fn device_amounts_fit_the_capacity() {
         let no: [&str; 0] = [];
         assert_eq!(wrong(&json!({"default": "2", "validValues": ["1", "2"]})), no);
         assert_eq!(wrong(&json!({"default": "4", "validRange": {"min": "2", "max": "8", "step": "2"}})), no);

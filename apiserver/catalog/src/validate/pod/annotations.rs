@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::sources::relative_path;
-use super::{Errors, Field, MIRROR, containers, scheduling};
+use super::paths::relative_path;
+use super::{Errors, Field, MIRROR, scheduling, visit};
 use tombolo_apicore::value::{at, text};
 
 const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
@@ -63,7 +63,7 @@ fn seccomp(profile: &Field<'_, '_>, errors: &mut Errors) {
 
 fn app_armor(spec: &Value, container: &str, profile: &Field<'_, '_>, errors: &mut Errors) {
     let mut found = false;
-    containers::visit(&Field::root("", spec), |other| found |= other.child("name").text() == container);
+    visit(&Field::root("", spec), |other| found |= other.child("name").text() == container);
     if !found {
         errors.push(profile.invalid_value(container, "container not found"));
     }
@@ -79,7 +79,7 @@ pub(super) fn fields_match(metadata: &Value, spec: &Field<'_, '_>, errors: &mut 
     let context = spec.child("securityContext");
     let profile = context.child("seccompProfile");
     agree("seccomp", annotation(SECCOMP_POD), profile.value(), &profile, errors);
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         let context = container.child("securityContext");
         let profile = context.child("seccompProfile");
         let key = format!("{SECCOMP_CONTAINER}{}", container.child("name").text());
@@ -88,7 +88,7 @@ pub(super) fn fields_match(metadata: &Value, spec: &Field<'_, '_>, errors: &mut 
     if spec.value()["os"]["name"] == "windows" {
         return;
     }
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         let own = container.child("securityContext");
         let own = own.child("appArmorProfile");
         let key = format!("{APP_ARMOR}{}", container.child("name").text());

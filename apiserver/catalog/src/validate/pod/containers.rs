@@ -7,14 +7,6 @@ use serde_json::Value;
 use super::super::names;
 use super::{Errors, Field, PodSpecContext, environment, handlers, mounts, port_number, resources, security};
 
-/// Calls `each` for every container with its path, init containers first.
-pub(in super::super) fn visit<'v>(spec: &Field<'_, 'v>, mut each: impl FnMut(&Field<'_, 'v>)) {
-    for list in ["initContainers", "containers", "ephemeralContainers"] {
-        let list = spec.child(list);
-        list.items().for_each(|container| each(&container));
-    }
-}
-
 /// Checks the containers of the pod.
 pub(super) fn regular(list: &Field<'_, '_>, context: &PodSpecContext<'_>, errors: &mut Errors) {
     if list.is_empty() {

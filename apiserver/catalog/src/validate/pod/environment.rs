@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::super::names;
-use super::{Errors, Field, containers};
+use super::{Errors, Field, visit};
 use tombolo_apicore::schema::format::Quantity;
 use tombolo_apicore::value::items;
 
@@ -172,7 +172,7 @@ fn file_ref(field: &Field<'_, '_>, errors: &mut Errors) {
     field.child("volumeName").check_required(names::dns1123_label, errors);
     let path = field.child("path");
     if path.demand(errors) {
-        super::sources::no_backsteps(&path, errors);
+        super::paths::no_backsteps(&path, errors);
     }
 }
 
@@ -203,7 +203,7 @@ pub(super) fn sources(list: &Field<'_, '_>, errors: &mut Errors) {
 /// Checks that files with variables are in volumes that containers can write.
 pub(super) fn file_volumes(spec: &Field<'_, '_>, errors: &mut Errors) {
     let volume = |name: &str| items(spec.value(), &["volumes"]).iter().find(|volume| volume["name"] == name);
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         for variable in container.child("env").items() {
             let from = variable.child("valueFrom");
             let file = from.child("fileKeyRef");

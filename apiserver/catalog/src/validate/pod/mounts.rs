@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::sources::{no_backsteps, relative_path};
+use super::paths::{no_backsteps, relative_path};
 use super::{Errors, Field, PodSpecContext};
 
 const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];

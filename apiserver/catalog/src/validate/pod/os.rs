@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Errors, Field, containers};
+use super::{Errors, Field, visit};
 
 /// Fields that Windows pods cannot have, and whether they are in the security context.
 const OF_LINUX: [(&str, bool); 15] = [
@@ -61,7 +61,7 @@ fn linux(spec: &Field<'_, '_>, errors: &mut Errors) {
         }
     };
     check(spec, errors);
-    containers::visit(spec, |container| check(container, errors));
+    visit(spec, |container| check(container, errors));
 }
 
 fn windows(spec: &Field<'_, '_>, errors: &mut Errors) {
@@ -79,7 +79,7 @@ fn windows(spec: &Field<'_, '_>, errors: &mut Errors) {
             errors.push(field.forbidden(WHY));
         }
     }
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         let context = container.child("securityContext");
         for field in OF_LINUX_CONTAINERS {
             if context.child(field).is_set() {

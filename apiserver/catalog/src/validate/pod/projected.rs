@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::sources::{downward, file_path, key_to_path, mode};
-use super::{Errors, Field};
+use super::paths::{file_path, key_to_path, mode};
+use super::{Errors, Field, environment};
 
 /// Minimum and maximum lifetime of a token in seconds.
 const TOKEN_SECONDS: (i64, i64) = (600, 1 << 32);
@@ -66,4 +66,26 @@ fn token(volume: &Field<'_, '_>, token: &Field<'_, '_>, errors: &mut Errors) {
     if path.demand(errors) {
         file_path(&path, errors);
     }
+}
+
+/// Checks a downward API file. Errors are reported at the source, without the item.
+pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mut Errors) {
+    const FIELDS: [&str; 5] =
+        ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+    let part = |name: &'static str| source.with(name, &item.value()[name]);
+    part("path").demand(errors);
+    file_path(&part("path"), errors);
+    let (field, resource) = (part("fieldRef"), part("resourceFieldRef"));
+    if field.is_set() {
+        environment::field_ref(&field, &FIELDS, errors);
+        if resource.is_set() {
+            let text = "fieldRef and resourceFieldRef can not be specified simultaneously";
+            errors.push(source.invalid_value("resource", text));
+        }
+    } else if resource.is_set() {
+        environment::resource_ref(&resource, true, errors);
+    } else {
+        errors.push(source.required("one of fieldRef and resourceFieldRef is required"));
+    }
+    mode(&part("mode"), errors);
 }

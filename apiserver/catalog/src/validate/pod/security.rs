@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::sources::relative_path;
+use super::paths::relative_path;
 use super::{Errors, Field, windows};
 
 const ID_MAX: i64 = i32::MAX as i64;

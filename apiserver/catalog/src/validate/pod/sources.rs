@@ -7,11 +7,10 @@ pub(super) use self::disks::portal_length;
 
 use super::super::claims;
 use super::super::names;
-use super::{Errors, Field, containers, environment, projected};
+use super::paths::{key_to_path, mode, no_backsteps, relative_path};
+use super::projected::downward;
+use super::{Errors, Field, containers, projected};
 use tombolo_apicore::schema::format::Quantity;
-
-/// Maximum file mode: 0777.
-const MODE_MAX: i64 = 0o777;
 
 /// Required fields of each source.
 const REQUIRED: [(&str, &[&str]); 20] = [
@@ -122,66 +121,6 @@ fn host_path(source: &Field<'_, '_>, errors: &mut Errors) {
         no_backsteps(&path, errors);
         source.child("type").one_of(&TYPES, errors);
     }
-}
-
-/// Reports a path with `..`.
-pub(super) fn no_backsteps(path: &Field<'_, '_>, errors: &mut Errors) {
-    if path.text().split('/').any(|part| part == "..") {
-        errors.push(path.invalid("must not contain '..'"));
-    }
-}
-
-/// Reports an absolute path, or one with `..`.
-pub(super) fn relative_path(path: &Field<'_, '_>, errors: &mut Errors) {
-    if path.text().starts_with('/') {
-        errors.push(path.invalid("must be a relative path"));
-    }
-    no_backsteps(path, errors);
-}
-
-/// Like [`relative_path`]. Names that begin with two dots are reserved for the kubelet.
-pub(super) fn file_path(path: &Field<'_, '_>, errors: &mut Errors) {
-    relative_path(path, errors);
-    if path.text().starts_with("..") && !path.text().starts_with("../") {
-        errors.push(path.invalid("must not start with '..'"));
-    }
-}
-
-/// Checks the mode of a file.
-pub(super) fn mode(mode: &Field<'_, '_>, errors: &mut Errors) {
-    if !(0..=MODE_MAX).contains(&mode.int()) {
-        errors.push(mode.invalid("must be a number between 0 and 0777 (octal), both inclusive"));
-    }
-}
-
-/// Checks a mapping of an object's key to a file.
-pub(super) fn key_to_path(item: &Field<'_, '_>, errors: &mut Errors) {
-    item.child("key").demand(errors);
-    item.child("path").demand(errors);
-    file_path(&item.child("path"), errors);
-    mode(&item.child("mode"), errors);
-}
-
-/// Checks a downward API file. Errors are reported at the source, without the item.
-pub(super) fn downward(source: &Field<'_, '_>, item: &Field<'_, '_>, errors: &mut Errors) {
-    const FIELDS: [&str; 5] =
-        ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-    let part = |name: &'static str| source.with(name, &item.value()[name]);
-    part("path").demand(errors);
-    file_path(&part("path"), errors);
-    let (field, resource) = (part("fieldRef"), part("resourceFieldRef"));
-    if field.is_set() {
-        environment::field_ref(&field, &FIELDS, errors);
-        if resource.is_set() {
-            let text = "fieldRef and resourceFieldRef can not be specified simultaneously";
-            errors.push(source.invalid_value("resource", text));
-        }
-    } else if resource.is_set() {
-        environment::resource_ref(&resource, true, errors);
-    } else {
-        errors.push(source.required("one of fieldRef and resourceFieldRef is required"));
-    }
-    mode(&part("mode"), errors);
 }
 
 /// Maximum length of a driver's name in bytes.

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 
 use super::super::names;
-use super::{Errors, Field, containers};
+use super::{Errors, Field, visit};
 
 /// Maximum length of a credential specification in bytes.
 const CREDENTIAL_LEN_MAX: usize = 64 * 1024;
@@ -79,7 +79,7 @@ pub(super) fn host_process(spec: &Field<'_, '_>, errors: &mut Errors) {
         |field: &Field<'_, '_>| field.value()["securityContext"]["windowsOptions"]["hostProcess"].as_bool();
     let pod = of(spec);
     let (mut all, mut hosted) = (0, 0);
-    containers::visit(spec, |container| {
+    visit(spec, |container| {
         let own = of(container);
         if let (Some(pod), Some(own)) = (pod, own)
             && pod != own

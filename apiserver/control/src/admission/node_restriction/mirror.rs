@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leads_to_other_objects() {
+    fn mirror_pods_that_refer_to_other_objects_are_detected() {
         assert_eq!(api_reference(&json!({"spec": {"volumes": [{"hostPath": {}}, {"emptyDir": {}}]}})), None);
         assert_eq!(api_reference(&json!({"spec": {"serviceAccountName": "x"}})), Some("serviceaccounts"));
         let projected = json!({"spec": {"volumes": [{"projected": {"sources": [{"downwardAPI": {}}, {"podCertificate": {}}]}}]}});

@@ -50,7 +50,7 @@ fn write(
 }
 
 #[test]
-fn a_node_creates_and_deletes_its_own_slices_alone() {
+fn node_creates_and_deletes_only_its_own_slices() {
     let slices = v1("resource.k8s.io", "resourceslices");
     let slice = |spec: Value| json!({"metadata": {"name": "one"}, "spec": spec});
     let own = slice(json!({"nodeName": "a"}));
@@ -72,7 +72,7 @@ fn a_node_creates_and_deletes_its_own_slices_alone() {
 }
 
 #[test]
-fn a_node_writes_the_lease_and_the_csi_node_of_its_own_name_alone() {
+fn node_writes_only_its_own_lease_and_csi_node() {
     let named = |name: &str| json!({"metadata": {"name": name}});
     for (resource, namespace, foreign) in [
         (v1("coordination.k8s.io", "leases"), "kube-node-lease", "default"),

@@ -6,7 +6,7 @@ use tombolo_apicore::status::ApiError;
 
 use super::super::refuse;
 use crate::nodes::node_of;
-use crate::objects::{Object, Objects, core, items, text, v1};
+use crate::objects::{Objects, StoredObject, core, items, text, v1};
 
 /// Checks a token request by a node: the token must be bound to a pod that runs on the node and mounts a token for that
 /// audience.
@@ -49,7 +49,7 @@ pub(crate) fn admit_token(objects: &Objects, asked: &Attributes, body: &Value) -
 }
 
 /// Whether a volume of the pod requests a token with this audience, itself or through its CSI driver.
-fn mounts_audience(objects: &Objects, pod: &Object, audience: &str) -> bool {
+fn mounts_audience(objects: &Objects, pod: &StoredObject, audience: &str) -> bool {
     let driver_asks = |driver: &str| {
         let driver = objects.get(v1("storage.k8s.io", "csidrivers"), "", driver);
         let requests =

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_the_future_are_those_of_now() {
+    fn future_versions_use_the_present_rules() {
         let (policy, _) = Policy::of(&json!({"metadata": {"labels": {
             "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.99",
         }}}));

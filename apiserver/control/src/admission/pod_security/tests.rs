@@ -78,7 +78,7 @@ async fn pods_are_refused_and_templates_warned_of() {
 }
 
 #[tokio::test]
-async fn new_labels_are_held_against_the_pods_that_are_there() {
+async fn new_labels_are_checked_against_existing_pods() {
     let objects = objects("privileged").await;
     for name in ["b", "a", "c"] {
         objects.create(core("pods"), privileged(name)).await.unwrap();

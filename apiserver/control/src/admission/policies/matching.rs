@@ -95,7 +95,7 @@ mod tests {
     use super::resource_matches;
 
     #[test]
-    fn patterns_of_resources_tell_subresources_apart() {
+    fn resource_patterns_distinguish_subresources() {
         let cases = [
             ("pods", "pods", "", true),
             ("pods", "pods", "status", false),

@@ -105,7 +105,7 @@ fn text_of(refusal: &ApiError) -> (u16, &str, &str) {
 }
 
 #[tokio::test]
-async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
+async fn bound_policy_refuses_only_what_it_matches() {
     let world = World::new();
     world.put(core("namespaces"), json!({"metadata": {"name": "shop", "labels": {"env": "prod"}}})).await;
     let spec = json!({
@@ -130,7 +130,7 @@ async fn a_bound_policy_refuses_what_it_is_about_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_slow_policy_holds_up_nobody() {
+async fn slow_policy_does_not_delay_other_requests() {
     let world = Arc::new(World::new());
     let slow = json!({"expression": "lists.range(1000).all(x, lists.range(1000).all(y, x + y >= 0))"});
     let spec = json!({"matchConstraints": constraints(), "validations": [slow, slow, slow]});
@@ -146,7 +146,7 @@ async fn a_slow_policy_holds_up_nobody() {
     let served = tokio::spawn(async { std::time::Instant::now() }).await.unwrap();
     let (refusal, ended) = asked.await.unwrap();
     assert!(refusal.message.contains("cost limit exceeded"), "{refusal}");
-    assert!(served < ended, "the only worker served nobody until the policy had come to its end");
+    assert!(served < ended, "the only worker served no other request until the policy had finished");
 }
 
 #[tokio::test]
@@ -207,9 +207,9 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
     let spec = json!({
         "matchConstraints": constraints(),
         "mutations": [
-            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.spec{\
-                replicas: object.spec.replicas * 2, template: Object.spec.template{spec: Object.spec.template.spec{\
-                containers: [Object.spec.template.spec.containers{name: 'side', image: 's'}]}}}}"}},
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "StoredObject{spec: StoredObject.spec{\
+                replicas: object.spec.replicas * 2, template: StoredObject.spec.template{spec: StoredObject.spec.template.spec{\
+                containers: [StoredObject.spec.template.spec.containers{name: 'side', image: 's'}]}}}}"}},
             {"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/metadata/labels/' + \
                 jsonpatch.escapeKey('a/b'), value: string(object.spec.replicas)}]"}},
         ],
@@ -232,8 +232,8 @@ fn of_many_parts(mut object: Value) -> Value {
 
 /// Users who create ConfigMaps decide how many a binding selects, and how much memory the tree of each takes.
 #[tokio::test]
-async fn parameters_are_read_one_after_the_other() {
-    if !alone(module_path!(), "parameters_are_read_one_after_the_other") {
+async fn policy_parameters_are_parsed_one_at_a_time() {
+    if !alone(module_path!(), "policy_parameters_are_parsed_one_at_a_time") {
         return;
     }
     let patch = "[JSONPatch{op: 'add', path: '/metadata/labels/' + params.metadata.name, value: 'x'}]";
@@ -265,8 +265,8 @@ async fn parameters_are_read_one_after_the_other() {
 
 /// For reinvocation, each policy keeps a number instead of a copy of the object.
 #[tokio::test]
-async fn policies_that_ask_to_be_asked_again_keep_no_copies() {
-    if !alone(module_path!(), "policies_that_ask_to_be_asked_again_keep_no_copies") {
+async fn reinvoked_policies_keep_no_copies_of_objects() {
+    if !alone(module_path!(), "reinvoked_policies_keep_no_copies_of_objects") {
         return;
     }
     let world = World::new();
@@ -299,7 +299,7 @@ async fn policies_that_ask_to_be_asked_again_keep_no_copies() {
 }
 
 #[tokio::test]
-async fn expressions_ask_for_rights() {
+async fn expressions_can_query_the_authorizer() {
     let check = "authorizer.group('').resource('pods').namespace('shop').check('get')";
     let account = "authorizer.serviceAccount('shop', 'till').group('').resource('pods').check('get')";
     for (expression, holds) in [

@@ -17,7 +17,7 @@ fn spec(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn an_address_is_given_kept_and_checked() {
+fn service_address_is_allocated_kept_and_validated() {
     let addresses = addresses();
     let mut grant = addresses.grant();
     let mut new = spec(json!({"type": "ClusterIP"}));
@@ -75,7 +75,7 @@ fn headless_services_have_no_address() {
 }
 
 #[test]
-fn node_ports_are_given_kept_and_checked() {
+fn node_ports_are_allocated_kept_and_validated() {
     let addresses = addresses();
     let mut grant = addresses.grant();
     let mut new = spec(json!({"type": "NodePort", "ports": [
@@ -96,7 +96,7 @@ fn node_ports_are_given_kept_and_checked() {
 }
 
 #[test]
-fn ports_that_are_asked_for_are_not_given_out_by_chance() {
+fn requested_ports_are_not_allocated_at_random() {
     let addresses = addresses();
     let mut others = addresses.grant();
     // All but two ports are in use.
@@ -112,7 +112,7 @@ fn ports_that_are_asked_for_are_not_given_out_by_chance() {
 }
 
 #[test]
-fn what_is_not_kept_goes_back() {
+fn allocations_of_failed_writes_are_released() {
     let addresses = addresses();
     let mut refused = addresses.grant();
     refused.this_port(30080).unwrap();

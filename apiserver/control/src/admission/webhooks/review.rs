@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_must_be_to_the_question() {
+    fn webhook_answer_must_match_its_request() {
         for (mutating, response, wanted) in [
             (false, json!({"uid": "other", "allowed": true}), "expected response.uid=\"u\", got \"other\""),
             (

@@ -175,7 +175,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_an_action_carries_is_changed_as_what_it_is() {
+async fn webhook_changes_the_content_of_an_action_as_its_own_type() {
     let server = Server::start(|request| {
         assert_eq!(request["kind"], json!({"group": "policy", "version": "v1", "kind": "Eviction"}));
         assert_eq!(request["resource"], json!({"group": "", "version": "v1", "resource": "pods"}));
@@ -194,7 +194,7 @@ fn patch(operations: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn webhooks_change_the_object_in_order_and_see_what_others_did() {
+async fn webhooks_run_in_order_and_see_earlier_changes() {
     let server = Server::start(|request| {
         assert_eq!(request["userInfo"]["username"], "someone");
         assert_eq!(request["operation"], "CREATE");
@@ -212,7 +212,7 @@ async fn webhooks_change_the_object_in_order_and_see_what_others_did() {
     world.configure(configuration::MUTATING, &[first, server.webhook("second.example.org")]).await;
     let (object, warnings) = world.create(false).await.unwrap();
     let keys: Vec<&String> = object["data"].as_object().unwrap().keys().collect();
-    assert_eq!(keys, ["a", "seen-1", "seen-2", "seen-3"], "the first one is asked again");
+    assert_eq!(keys, ["a", "seen-1", "seen-2", "seen-3"], "the first webhook is called again");
     assert_eq!(warnings, ["1 entries", "2 entries", "3 entries"]);
 }
 
@@ -228,7 +228,7 @@ async fn a_refusal_reaches_the_client() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_does_not_answer_counts_by_its_policy() {
+async fn unanswered_webhook_follows_its_failure_policy() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let server = Server { port: closed, ca_bundle: String::new() };
     for (policy, passes) in [("Fail", false), ("Ignore", true)] {
@@ -249,7 +249,7 @@ async fn a_webhook_that_does_not_answer_counts_by_its_policy() {
 }
 
 #[tokio::test]
-async fn a_dry_run_asks_only_those_without_side_effects() {
+async fn dry_run_calls_only_webhooks_without_side_effects() {
     let server = Server::start(|request| {
         assert_eq!(request["dryRun"], true);
         json!({"allowed": true})
@@ -295,7 +295,7 @@ async fn a_service_is_reached_at_its_endpoints() {
 }
 
 #[tokio::test]
-async fn rules_and_selectors_decide_who_is_asked() {
+async fn rules_and_selectors_decide_which_webhooks_are_called() {
     let server = Server::start(|_| json!({"allowed": false})).await;
     let namespace = json!({"metadata": {"name": "shop", "labels": {"guarded": "no"}}});
     let condition = |expression: &str| json!([{"name": "c", "expression": expression}]);
@@ -326,7 +326,7 @@ async fn rules_and_selectors_decide_who_is_asked() {
 }
 
 #[tokio::test]
-async fn a_condition_that_fails_counts_by_the_policy_of_its_webhook() {
+async fn failing_match_condition_follows_the_webhook_policy() {
     let server = Server::start(|_| json!({"allowed": true})).await;
     for (policy, passes) in [("Fail", false), ("Ignore", true)] {
         let world = World::new();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tombolo_apicore::admission::{AdmissionRequest, Operation};
 use tombolo_apicore::blocking::run_blocking;
 use tombolo_apicore::field_error::FieldError;
-use tombolo_apicore::status::{ApiError, Cause};
+use tombolo_apicore::status::ApiError;
 
 use super::caller::certificates;
 use super::configuration::{GROUP, MUTATING, VALIDATING};
@@ -34,8 +34,7 @@ pub(super) async fn admit(request: &AdmissionRequest<'_>) -> Result<(), ApiError
     if errors.is_empty() {
         return Ok(());
     }
-    let cause = |error: &FieldError| Cause::new(error.kind.reason(), &error.field, &error.body());
-    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, errors.iter().map(cause).collect()))
+    Err(ApiError::invalid(GROUP, &request.kind.kind, request.name, &errors))
 }
 
 fn errors(configuration: &Value, mutating: bool) -> Vec<FieldError> {
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_asked_is_refused() {
+    fn webhook_that_could_not_be_called_is_refused() {
         assert!(wrong(|_| {}).is_empty());
         let fields = [
             ("/name", json!("short"), "webhooks[0].name"),

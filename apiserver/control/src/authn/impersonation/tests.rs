@@ -58,7 +58,7 @@ fn cloudcore() -> Identity {
 }
 
 #[test]
-fn headers_become_a_wanted_user() {
+fn impersonation_headers_are_parsed() {
     assert_eq!(wanted(&HeaderMap::new()).unwrap(), None);
     assert!(wanted(&headers(&[("impersonate-group", "x")])).is_err());
     let lines = [
@@ -75,7 +75,7 @@ fn headers_become_a_wanted_user() {
 }
 
 #[test]
-fn the_first_user_counts_and_keys_are_decoded_whole_or_not_at_all() {
+fn first_user_header_counts_and_extra_keys_decode_completely() {
     let lines = [("impersonate-user", ""), ("impersonate-user", "jane")];
     assert_eq!(wanted(&headers_appended(&lines)).unwrap(), None);
     for (key, decoded) in [("a%2fb", "a/b"), ("a%2fb%zz", "a%2fb%zz"), ("a%2", "a%2"), ("%41", "A")] {
@@ -84,7 +84,7 @@ fn the_first_user_counts_and_keys_are_decoded_whole_or_not_at_all() {
 }
 
 #[test]
-fn only_names_that_an_account_can_have_are_an_accounts() {
+fn only_valid_service_account_names_are_accounts() {
     for (user, wanted) in [
         ("system:serviceaccount:shop:till", Some(("shop", "till"))),
         ("system:serviceaccount:Shop:till", None),
@@ -154,7 +154,7 @@ async fn service_accounts_and_users() {
 }
 
 #[tokio::test]
-async fn a_pod_may_be_given_its_own_node() {
+async fn pod_may_impersonate_its_own_node() {
     let rights = rules(&[
         ("impersonate-on:associated-node:patch", "", "nodes/status", &[]),
         ("impersonate:associated-node", "authentication.k8s.io", "nodes", &["*"]),

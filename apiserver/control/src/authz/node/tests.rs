@@ -44,7 +44,7 @@ fn asked(line: &str) -> Attributes {
 }
 
 #[test]
-fn what_a_node_may_do() {
+fn node_authorizer_allows_exactly_what_a_node_needs() {
     let graph = graph();
     let rules = [Rule {
         verbs: vec!["get".into(), "list".into(), "watch".into()],

@@ -16,12 +16,12 @@ fn csr(common_name: &str, organization: &str, names: &[&str]) -> String {
     STANDARD.encode(params.serialize_request(&key).unwrap().pem().unwrap())
 }
 
-fn object(signer: &str, request: &str, usages: &[&str], sender: (&str, &str)) -> Object {
+fn object(signer: &str, request: &str, usages: &[&str], sender: (&str, &str)) -> StoredObject {
     let value = json!({"metadata": {"name": "c"}, "spec": {
         "signerName": signer, "request": request, "usages": usages, "username": sender.0, "groups": [sender.1],
     }});
     let key = ObjectKey::new(resource(), "", "c");
-    Object { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
+    StoredObject { key, uid: Uid::parse("u").unwrap(), revision: Revision(1), value }
 }
 
 /// The group `system:bootstrappers` may request node certificates; nodes may renew their own.
@@ -57,7 +57,7 @@ fn pki() -> Pki {
 }
 
 #[test]
-fn node_client_requests_are_approved_and_signed_for_those_who_may() {
+fn node_client_requests_are_approved_and_signed_for_authorized_requesters() {
     let (authorization, pki) = (authorization(), pki());
     let request = csr("system:node:a", "system:nodes", &[]);
     for (sender, approved) in [
@@ -74,7 +74,7 @@ fn node_client_requests_are_approved_and_signed_for_those_who_may() {
 }
 
 #[test]
-fn a_serving_request_waits_for_a_person() {
+fn serving_certificate_request_waits_for_approval() {
     let (authorization, pki) = (authorization(), pki());
     let request = csr("system:node:a", "system:nodes", &["a.example", "10.1.2.3"]);
     let mut object = object(
@@ -95,7 +95,7 @@ fn a_serving_request_waits_for_a_person() {
 }
 
 #[test]
-fn requests_that_do_not_fit_fail_after_approval() {
+fn mismatched_requests_fail_after_approval() {
     let (authorization, pki) = (authorization(), pki());
     for (signer, request, usages) in [
         (NODE_CLIENT, csr("jane", "system:nodes", &[]), ["client auth", "digital signature"]),

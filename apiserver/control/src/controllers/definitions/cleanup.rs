@@ -11,7 +11,7 @@ use super::{publish, resources_of};
 use crate::controllers::deletion::Deletion;
 use crate::controllers::garbage::without_finalizer;
 use crate::controllers::{Context, is_settled};
-use crate::objects::{Edit, Object, items, set_condition, text};
+use crate::objects::{Edit, StoredObject, items, set_condition, text};
 
 /// Name of the controller, as the deleting user.
 const CONTROLLER: &str = "customresourcedefinition-controller";
@@ -23,13 +23,13 @@ const RETRY: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Whether a definition still has the finalizer of this cleanup.
-pub(super) fn is_left(definition: &Object) -> bool {
+pub(super) fn is_left(definition: &StoredObject) -> bool {
     items(&definition.value, "/metadata/finalizers").iter().any(|finalizer| finalizer == CLEANUP)
 }
 
 /// Cleans up a definition. Waits for the finalizers of its objects, or until this definition (by UID) is gone: if its
 /// finalizer was removed and another definition of its name was created, the new one keeps its objects.
-pub(super) async fn run(context: &Context, definition: Object) {
+pub(super) async fn run(context: &Context, definition: StoredObject) {
     if is_true(&definition.value, "Established") {
         mark(context, &definition).await;
         remove_objects(context, &definition).await;
@@ -42,7 +42,7 @@ pub(super) async fn run(context: &Context, definition: Object) {
     }
 }
 
-async fn finish(context: &Context, definition: &Object) -> Result<(), StoreError> {
+async fn finish(context: &Context, definition: &StoredObject) -> Result<(), StoreError> {
     let update = context.objects.update(&definition.key, |object| match object.uid == definition.uid {
         true => without_finalizer(object, CLEANUP),
         false => Edit::Keep,
@@ -51,12 +51,12 @@ async fn finish(context: &Context, definition: &Object) -> Result<(), StoreError
 }
 
 /// Whether this definition, by UID, still exists.
-fn is_there(context: &Context, definition: &Object) -> bool {
+fn is_there(context: &Context, definition: &StoredObject) -> bool {
     context.objects.get_key(&definition.key).is_some_and(|object| object.uid == definition.uid)
 }
 
 /// Sets the condition `Terminating`. From then on no objects are created.
-async fn mark(context: &Context, definition: &Object) {
+async fn mark(context: &Context, definition: &StoredObject) {
     if !is_there(context, definition) {
         return;
     }
@@ -75,7 +75,7 @@ async fn mark(context: &Context, definition: &Object) {
     }
 }
 
-async fn remove_objects(context: &Context, definition: &Object) {
+async fn remove_objects(context: &Context, definition: &StoredObject) {
     let (group, plural) =
         (text(&definition.value, "/spec/group"), text(&definition.value, "/spec/names/plural"));
     for storage in resources_of(context.objects.store(), group, plural) {

@@ -20,7 +20,7 @@ fn definition(kind: &str) -> Value {
 }
 
 #[test]
-fn status_says_what_happened_and_settles() {
+fn status_reports_the_result_and_becomes_stable() {
     let kinds = tombolo_catalog::kinds();
     let mut crd = definition("Till");
     let accepted_names = names::judge(&crd, [].into_iter(), &kinds);
@@ -42,7 +42,7 @@ fn tills() -> Resource {
 }
 
 /// Waits until `what` holds for the definition.
-async fn until(context: &Context, what: impl Fn(Option<Object>) -> bool) {
+async fn until(context: &Context, what: impl Fn(Option<StoredObject>) -> bool) {
     let store = context.objects.store();
     let mut changes = store.watch(&resource(), store.revision()).unwrap();
     while !what(context.objects.get(resource(), "", "tills.shop.example")) {
@@ -76,7 +76,7 @@ async fn replace(context: &Context, mut second: Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_definition_that_is_made_and_deleted_while_an_older_one_is_cleaned_up_goes_too() {
+async fn definition_recreated_and_deleted_during_cleanup_is_cleaned_up_too() {
     let dir = tempfile::tempdir().unwrap();
     let bound = Embedded::start(Options::new(dir.path())).await.unwrap();
     let context = &*bound.context;
@@ -105,7 +105,7 @@ async fn a_definition_that_is_made_and_deleted_while_an_older_one_is_cleaned_up_
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_in_the_place_of_a_deleted_definition_keeps_its_objects() {
+async fn recreated_definition_keeps_its_objects() {
     let dir = tempfile::tempdir().unwrap();
     let bound = Embedded::start(Options::new(dir.path())).await.unwrap();
     let context = &*bound.context;
@@ -117,7 +117,7 @@ async fn what_comes_in_the_place_of_a_deleted_definition_keeps_its_objects() {
         let till = json!({"kind": "Till", "apiVersion": "shop.example/v2", "metadata": metadata});
         context.objects.create(tills(), till).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert!(context.objects.exists(tills(), "default", "new"), "nobody has deleted it");
+        assert!(context.objects.exists(tills(), "default", "new"), "the definition has not been deleted");
     };
     tokio::select! {
         () = run(context) => {}
@@ -128,7 +128,7 @@ async fn what_comes_in_the_place_of_a_deleted_definition_keeps_its_objects() {
 /// The removal of its finalizer must be retried, because no other controller would remove it. The pauses grow while the
 /// disk is full.
 #[tokio::test(start_paused = true)]
-async fn a_definition_goes_when_the_disk_takes_it_and_is_tried_ever_less_often() {
+async fn definition_deletion_is_retried_with_back_off_until_the_disk_accepts_it() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());
     let bound = disk.server(&dir).await;
     let context = &*bound.context;

@@ -37,7 +37,7 @@ fn actions() {
 }
 
 #[test]
-fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
+fn repeated_event_during_a_collection_is_handled_after_it() {
     let item = |uid: &str| Item {
         uid: uid.into(),
         key: ObjectKey::new(core("pods"), "shop", uid),
@@ -58,7 +58,7 @@ fn what_is_told_again_while_it_is_collected_waits_for_its_own_end() {
 /// One namespace has a webhook that refuses, another one a webhook that never responds. Their objects do not delay
 /// other namespaces, and the pauses between tries grow.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_collected_holds_up_nobody() {
+async fn uncollectable_object_does_not_delay_others() {
     let ownership = Ownership::default();
     for (namespace, count) in [("hangs", 100), ("refuses", 100), ("well", 100)] {
         for number in 0..count {
@@ -79,7 +79,7 @@ async fn what_cannot_be_collected_holds_up_nobody() {
         }
     };
     let following = follow(&ownership, work);
-    tokio::time::timeout(PAUSE / 2, following).await.expect_err("it goes on");
+    tokio::time::timeout(PAUSE / 2, following).await.expect_err("it continues");
     let count = |namespace: &str| tried.lock().get(namespace).copied();
     assert_eq!(count("well"), Some(100), "without a pause");
     assert_eq!(count("hangs"), Some(COLLECTING_OF_NAMESPACE_MAX));
@@ -103,8 +103,8 @@ async fn what_cannot_be_collected_holds_up_nobody() {
 }
 
 #[test]
-fn the_last_finalizer_lets_an_object_go() {
-    let object = |metadata: Value| Object {
+fn object_is_deleted_with_its_last_finalizer() {
+    let object = |metadata: Value| StoredObject {
         key: ObjectKey::new(core("configmaps"), "shop", "m"),
         uid: Uid::parse("u").unwrap(),
         revision: Revision(1),
@@ -151,7 +151,7 @@ fn item(context: &Context, uid: &str) -> Item {
 
 /// The index gets a change when it is durable, and readers see it a moment later.
 #[tokio::test]
-async fn what_cannot_be_read_yet_is_collected_when_it_can() {
+async fn object_indexed_before_it_is_readable_is_collected_later() {
     let dir = tempfile::tempdir().unwrap();
     let bound = server(&dir).await;
     let context = &*bound.context;
@@ -191,7 +191,7 @@ async fn what_cannot_be_read_yet_is_collected_when_it_can() {
 
 /// The store has reached every revision in the index: objects that it does not have are gone.
 #[tokio::test]
-async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() {
+async fn collection_is_done_when_the_object_is_gone_and_retried_otherwise() {
     let dir = tempfile::tempdir().unwrap();
     let bound = server(&dir).await;
     let context = &*bound.context;
@@ -213,7 +213,7 @@ async fn what_is_gone_is_settled_and_what_is_there_is_not_whatever_the_answer() 
 
 /// An object that waits only for its finalizer does not change any more, so no other event causes a retry.
 #[tokio::test(start_paused = true)]
-async fn a_finalizer_that_the_disk_did_not_let_go_is_taken_off_later() {
+async fn finalizer_is_removed_later_when_the_disk_refused_the_write() {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Disk::new());
     let bound = disk.server(&dir).await;
     let context = &*bound.context;

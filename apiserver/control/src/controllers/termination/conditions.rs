@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_counted_and_named() {
+    fn remaining_objects_are_counted_and_named() {
         let mut findings = Findings::default();
         findings.remains(&core("pods"), &[]);
         findings.remains(&v1("apps", "deployments"), &["b".to_owned()]);

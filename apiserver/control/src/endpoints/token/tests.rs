@@ -51,7 +51,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn the_default_token_of_a_pod_lives_a_year_and_says_an_hour() {
+async fn default_pod_token_states_an_hour_and_lasts_a_year() {
     let world = world().await;
     let (code, reply) = world.ask("till", Some("n"), world.pod_token()).unwrap();
     assert_eq!(code, StatusCode::CREATED);
@@ -65,7 +65,7 @@ async fn the_default_token_of_a_pod_lives_a_year_and_says_an_hour() {
 }
 
 #[tokio::test]
-async fn other_tokens_live_as_long_as_they_say() {
+async fn other_tokens_last_as_stated() {
     let world = world().await;
     let (_, reply) =
         world.ask("till", None, json!({"expirationSeconds": 600, "audiences": ["vault"]})).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_of_others_are_served_beside_the_built_in_ones() {
+    fn discovered_kinds_are_served_beside_built_in_ones() {
         let (builtin, none) = (Kinds::builtin(), DeclaredColumns::default());
         let kinds = builtin.with_discovered(&discovery(&["get", "list"]), &none, Arc::new(One));
         let thing = kinds.get(&Resource::new("a.example", "v1beta1", "things")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn field_selectors_name_what_the_other_server_says() {
+    fn field_selectors_match_those_of_kube_apiserver() {
         let none = DeclaredColumns::default();
         let discovered = discovery(&["get", "list"]);
         let kinds = Kinds::builtin().with_discovered(&discovered, &none, Arc::new(Selectable));

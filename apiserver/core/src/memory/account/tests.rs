@@ -16,7 +16,7 @@ fn writer(number: usize) -> Arc<str> {
 }
 
 #[test]
-fn each_pays_for_what_it_has_made_grow_until_that_is_gone() {
+fn writer_is_charged_for_growth_it_caused_until_it_is_gone() {
     let mut account = Account::default();
     let (a, b) = (writer(0), writer(1));
     let totals = |account: &Account| (account.total(&a), account.total(&b));
@@ -41,7 +41,7 @@ fn each_pays_for_what_it_has_made_grow_until_that_is_gone() {
 }
 
 #[test]
-fn what_did_not_come_about_is_as_before() {
+fn failed_write_leaves_the_account_unchanged() {
     let mut account = Account::default();
     let (a, b) = (writer(0), writer(1));
     account.change(&key("x"), 0, 100, Some(&a));
@@ -63,7 +63,7 @@ fn write() -> impl Strategy<Value = (usize, Option<usize>, u64)> {
 proptest! {
     /// Each writer changes only its own part of an object, of any length.
     #[test]
-    fn who_changes_its_own_alone_has_paid_for_exactly_that(writes in vec(write(), 1..60)) {
+    fn sole_writer_is_charged_exactly_for_its_objects(writes in vec(write(), 1..60)) {
         let mut account = Account::default();
         let mut stored: BTreeMap<(usize, Option<usize>), u64> = BTreeMap::new();
         for (object, author, bytes) in writes {
@@ -84,7 +84,7 @@ proptest! {
 
     /// For any writes, the parts of an object fit into it and the totals are their sums.
     #[test]
-    fn the_sums_agree_with_what_is_stored(writes in vec(write(), 1..60)) {
+    fn sums_match_the_stored_objects(writes in vec(write(), 1..60)) {
         let mut account = Account::default();
         let mut lens = [0; OBJECTS];
         for (object, author, after) in writes {

@@ -101,7 +101,7 @@ fn stored(name: &str, len: usize) -> Stored {
 /// Some senders write large objects as fast as they can: the writes of others queue behind only a few of these, and
 /// each batch takes the disk a bounded time.
 #[tokio::test]
-async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_of_others() {
+async fn large_writes_of_one_sender_queue_without_delaying_others() {
     let held = held(Vec::new());
     let greedy = ["eve", "mallory", "trudy"].map(|name| (name, held.payer(name)));
     let large = |number: usize| greedy.iter().map(move |(name, payer)| (format!("{name}{number}"), payer));
@@ -110,7 +110,7 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
     let requests = requests.chain([creation(&held.payer("bob"), "bob", 10)]);
     let mut waiting: Vec<BoxFuture<'_, Result<WriteReply, ApiError>>> =
         requests.map(|request| held.writes.execute(request)).collect();
-    assert!(waiting.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
+    assert!(waiting.iter_mut().all(|write| write.now_or_never().is_none()), "the disk rejects all writes");
     drop(held.hold);
     let refused: Vec<_> = join_all(waiting).await.into_iter().filter_map(Result::err).collect();
     assert!(refused.is_empty(), "{refused:?}");
@@ -127,12 +127,12 @@ async fn large_writes_of_one_sender_wait_behind_each_other_and_not_before_those_
 
 /// A request may be cancelled; its queued writes still count for its sender.
 #[tokio::test]
-async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sender() {
+async fn queued_writes_of_abandoned_requests_count_for_their_sender() {
     let held = held(Vec::new());
     let eve = held.payer("eve");
     for number in 0..40 {
         let write = held.writes.execute(creation(&eve, &format!("eve{number}"), 900 * 1024));
-        assert!(write.now_or_never().is_none(), "the disk takes nothing");
+        assert!(write.now_or_never().is_none(), "the disk rejects all writes");
     }
     let mut last: BoxFuture<'_, _> = held.writes.execute(creation(&held.payer("bob"), "bob", 10)).boxed();
     assert!((&mut last).now_or_never().is_none());
@@ -144,14 +144,14 @@ async fn writes_whose_requests_have_gone_are_in_line_on_the_account_of_their_sen
 
 /// A sender that deletes in a loop without waiting for answers blocks no other sender and is not refused.
 #[tokio::test]
-async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
+async fn deletions_of_one_sender_queue_and_are_never_refused() {
     let names = (0..8).map(|number| format!("large{number}"));
     let large = names.clone().map(|name| stored(&name, 1024 * 1024 - 512));
     let held = held(large.chain([stored("small", 10)]).collect());
     let eve = held.payer("eve");
     for _ in 0..JOURNAL_QUEUE_MAX + 100 {
         let gone = held.writes.execute(deletion(&eve, "small")).now_or_never();
-        assert!(gone.is_none(), "neither made nor refused: {gone:?}");
+        assert!(gone.is_none(), "neither created nor refused: {gone:?}");
     }
     assert!(held.in_line() <= 1024, "{} writes of one sender", held.in_line());
     let mut bob: BoxFuture<'_, _> = held.writes.execute(creation(&held.payer("bob"), "bob", 10)).boxed();
@@ -159,10 +159,13 @@ async fn deletions_of_one_sender_wait_behind_each_other_and_none_is_refused() {
     let payers = ["mallory", "trudy"].map(|name| held.payer(name));
     let more = names.zip(payers.iter().cycle()).map(|(name, payer)| deletion(payer, &name));
     let mut more = more.map(|request| held.writes.execute(request)).collect::<Vec<_>>();
-    assert!(more.iter_mut().all(|write| write.now_or_never().is_none()), "the disk takes nothing");
+    assert!(more.iter_mut().all(|write| write.now_or_never().is_none()), "the disk rejects all writes");
     drop(held.hold);
     assert!(bob.await.is_ok());
-    assert!(join_all(more).await.iter().all(Result::is_ok), "what is deleted goes when its turn has come");
+    assert!(
+        join_all(more).await.iter().all(Result::is_ok),
+        "a deleted object is removed when its write is processed"
+    );
     for batch in held.batches.lock().iter() {
         let len: usize = batch.iter().map(|(_, len)| len).sum();
         assert!(len <= JOURNAL_BATCH_LEN_MAX + 64 * batch.len(), "{len} bytes at a time");

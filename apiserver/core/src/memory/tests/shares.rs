@@ -63,7 +63,7 @@ fn cost(object: &Stored) -> u64 {
 
 proptest! {
     #[test]
-    fn no_sequence_of_writes_gives_a_node_more_than_its_share(batches in batches()) {
+    fn no_sequence_of_writes_gives_a_node_more_than_its_store_share(batches in batches()) {
         let notebook = Arc::new(Notebook::default());
         let writers = WriterShares { prefix: "node:", share: SHARE, all: u64::MAX };
         let rules = Rules { writers: Some(writers), ..Rules::default() };
@@ -97,7 +97,7 @@ proptest! {
 }
 
 #[test]
-fn a_deletion_that_never_ends_is_no_way_around_the_share() {
+fn unfinished_deletions_do_not_evade_the_store_share() {
     let writers = WriterShares { prefix: "node:", share: SHARE, all: 50_000 };
     let rules = Rules { len_max: 100_000, writers: Some(writers), ..Rules::default() };
     let store = MemoryStore::restore(Revision(7), Vec::new(), None, small(), rules);
@@ -107,7 +107,7 @@ fn a_deletion_that_never_ends_is_no_way_around_the_share() {
     };
     write(19_000, false, "node:a").unwrap();
     write(20_000, false, "node:a").unwrap_err();
-    write(20_000, true, "node:a").expect("what finishes a deletion says so first");
+    write(20_000, true, "node:a").expect("a write that completes a deletion announces it first");
     let refused = (21..90).find_map(|kibi| write(kibi * 1000, true, "node:a").err()).expect("an end");
     assert!(matches!(refused, StoreError::OverShare { max: MOST, .. }), "{refused}");
     write(30_000, true, "admin").expect("others are not concerned");

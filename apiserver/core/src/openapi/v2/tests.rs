@@ -30,7 +30,7 @@ fn every_reference_has_its_definition() {
 }
 
 #[test]
-fn a_changed_definition_costs_its_own_part() {
+fn changed_definition_rebuilds_only_its_part() {
     let before = with_thing();
     let first = Document::of(&before);
     let other =
@@ -61,7 +61,7 @@ fn alternatives_and_null_are_left_out() {
 }
 
 #[test]
-fn a_kind_with_any_fields_names_none() {
+fn kind_with_arbitrary_fields_lists_none() {
     let published = published(&json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": {"spec": {"type": "object"}}}));
     let kind = json!([{"group": "a.example", "version": "v1", "kind": "Thing"}]);

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::json_type;
 use crate::field_error::FieldError;
-use crate::schema::check::{Checks, NumericBound};
 use crate::schema::format::is_known_format;
+use crate::schema::node_checks::{Checks, NumericBound};
 
 /// Maximum size of a compiled pattern in bytes; a schema comes from a client.
 const PATTERN_BYTES_MAX: usize = 256 * 1024;

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 
 use super::STRICT_ERRORS_MAX;
 use crate::schema::format;
-use crate::schema::types::{Node, Rest, SchemaPosition, Shape, StringKind, StructShape, json_type};
+use crate::schema::types::{Node, Rest, SchemaPosition, Shape, StringKind, StructShape};
+use crate::value::json_type;
 
 #[derive(Default)]
 pub(super) struct Walk {

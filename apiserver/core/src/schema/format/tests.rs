@@ -53,7 +53,7 @@ fn sums_keep_the_form_of_the_first_quantity() {
 }
 
 #[test]
-fn what_is_no_quantity_is_refused() {
+fn invalid_quantities_are_refused() {
     for text in ["", "-", "x", "1.2.3", "1Kii", "1 Gi", "1e", "e3", "1ki", "0x10"] {
         assert!(Quantity::parse(text).is_err(), "{text}");
     }

@@ -36,7 +36,7 @@ impl CompiledRule for ToyRule {
         let failure = || RuleFailure {
             kind: ErrorKind::Invalid,
             field: String::new(),
-            value: Some(crate::schema::types::json_type(value).into()),
+            value: Some(crate::value::json_type(value).into()),
             message: format!("{} is broken", self.0),
             consequence: Consequence::Refused,
         };
@@ -70,7 +70,7 @@ fn object(spec: &Value) -> Value {
 }
 
 #[test]
-fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
+fn rule_is_enforced_on_writes_and_sees_the_old_value() {
     let spec = json!({"type": "object", "properties": {
         "n": {"type": "integer", "x-kubernetes-validations": rules(&["small"])},
         "named": {
@@ -99,7 +99,7 @@ fn a_rule_is_enforced_on_what_is_written_and_sees_what_was_there() {
 }
 
 #[test]
-fn rules_are_asked_of_a_value_that_breaks_a_limit_and_not_of_one_that_is_something_else() {
+fn rules_run_on_values_over_a_limit_but_not_on_values_of_another_type() {
     let spec = json!({"type": "object", "properties": {
         "n": {"type": "integer", "multipleOf": 2, "x-kubernetes-validations": rules(&["small"])},
     }});
@@ -127,7 +127,7 @@ fn rules_of_one_object_share_a_budget() {
 }
 
 #[test]
-fn a_definition_with_a_rule_that_the_engine_does_not_take_is_refused() {
+fn definition_with_an_unsupported_rule_is_refused() {
     let spec = json!({"type": "string", "x-kubernetes-validations": rules(&["kept", "small", "other"])});
     let paths = |kinds: Kinds| {
         let errors = kinds.with_crd(&definition(&spec)).unwrap_err();

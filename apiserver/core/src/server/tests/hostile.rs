@@ -66,12 +66,12 @@ async fn kept(address: SocketAddr, first: &[u8], then: &'static [u8], every: Dur
 }
 
 #[tokio::test(start_paused = true)]
-async fn handshakes_and_heads_that_never_end_are_ended() {
+async fn unfinished_handshakes_and_request_heads_are_closed() {
     let second = Duration::from_secs(1);
     let (address, _stop) = start_behind(1, Some(tls().server)).await;
     for (first, every) in [(HALF_HELLO, second), (HALF_HELLO, 3 * HANDSHAKE_TIMEOUT), (&[0x16][..], second)] {
         let took = kept(address, first, &[0], every).await;
-        assert!(took <= HANDSHAKE_TIMEOUT + MARGIN, "{first:?} every {every:?} kept a place for {took:?}");
+        assert!(took <= HANDSHAKE_TIMEOUT + MARGIN, "{first:?} every {every:?} kept a slot for {took:?}");
     }
     let (address, _stop) = start().await;
     for (first, then, limit) in [
@@ -81,7 +81,7 @@ async fn handshakes_and_heads_that_never_end_are_ended() {
         (&[PREFACE, HALF_HEAD].concat(), MORE_HEAD, 2 * FIRST_REQUEST_MAX),
     ] {
         let took = kept(address, first, then, 5 * second).await;
-        assert!(took <= limit + MARGIN, "{then:?} kept a place for {took:?}");
+        assert!(took <= limit + MARGIN, "{then:?} kept a slot for {took:?}");
     }
 }
 
@@ -99,7 +99,7 @@ async fn known(tls: &Tls, address: SocketAddr) -> ClientStream<TcpStream> {
 
 /// A quarter of 64 slots is for unproven connections.
 #[tokio::test]
-async fn half_handshakes_from_many_sources_lock_nobody_out() {
+async fn half_open_handshakes_from_many_sources_lock_nobody_out() {
     let tls = tls();
     let server = shared_behind(64, Some(Arc::clone(&tls.server))).await;
     let mut early = known(&tls, server.address).await;
@@ -118,7 +118,7 @@ async fn half_handshakes_from_many_sources_lock_nobody_out() {
         (now.ended > 64).then_some(()).ok_or_else(|| format!("{now:?}"))
     })
     .await;
-    assert_eq!(ask_on(&mut early, "bob").await, "200", "who is known keeps the connection");
+    assert_eq!(ask_on(&mut early, "bob").await, "200", "an authenticated client keeps the connection");
     for user in ["admin", "eve"] {
         let mut late = known(&tls, server.address).await;
         assert_eq!(ask_on(&mut late, user).await, "200", "{user}");
@@ -126,7 +126,7 @@ async fn half_handshakes_from_many_sources_lock_nobody_out() {
 }
 
 #[tokio::test]
-async fn of_many_sources_the_one_that_came_first_makes_room() {
+async fn oldest_of_many_sources_makes_room() {
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin())).shared_out().build();
     let source = |number: u8| Source::of(Some(IpAddr::from([10, 0, 0, number])));
@@ -144,7 +144,7 @@ async fn of_many_sources_the_one_that_came_first_makes_room() {
 
 /// An answer to an unauthenticated client is small and counts for no sender.
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_is_not_taken_ends_its_connection() {
+async fn unread_refusal_closes_its_connection() {
     let server = shared(64).await;
     for (user, code) in [("nobody", 401), ("", 200)] {
         let (mut sender, connection) = windowed(server.address, 0).await;
@@ -154,7 +154,7 @@ async fn a_refusal_that_is_not_taken_ends_its_connection() {
         }
         let answer = sender.send_request(request.body(Empty::new()).unwrap()).await.unwrap();
         assert_eq!(answer.status(), code);
-        assert_eq!((server.activity)().requests, 0, "it holds no place of a request");
+        assert_eq!((server.activity)().requests, 0, "it occupies no request slot");
         let began = Instant::now();
         timeout(4 * ANSWER_STALL_MAX, connection).await.expect("the connection is ended").unwrap();
         assert!(began.elapsed() <= 2 * ANSWER_STALL_MAX + MARGIN, "{:?}", began.elapsed());

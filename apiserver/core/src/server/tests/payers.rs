@@ -39,7 +39,7 @@ impl WriteBackend for Book {
 /// A cloudcore beside the server makes requests for its nodes with the rights of an administrator: each node has its
 /// own share. Other callers that impersonate users get no additional shares.
 #[tokio::test]
-async fn an_administrator_asks_with_the_shares_of_others_and_nobody_else_does() {
+async fn only_an_administrator_sends_requests_on_the_shares_of_others() {
     let book = Arc::new(Book::default());
     let store = MemoryStore::new(MemoryStore::START, LogLimits::default());
     let api = ApiServer::builder(Arc::new(store), Registry::new(Kinds::builtin()))

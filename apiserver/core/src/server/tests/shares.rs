@@ -79,7 +79,7 @@ pub(super) async fn ask_on(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), u
 }
 
 #[tokio::test]
-async fn silent_connections_make_room_for_those_who_show_who_they_are() {
+async fn silent_connections_make_room_for_authenticated_ones() {
     let server = shared(16 * 1024).await;
     let (code, mut known) = ask(server.address, "bob").await;
     assert_eq!(code, "200");
@@ -99,7 +99,7 @@ async fn silent_connections_make_room_for_those_who_show_who_they_are() {
 }
 
 #[tokio::test]
-async fn one_sender_has_a_share_of_the_connections_and_newcomers_find_a_place() {
+async fn one_sender_gets_a_share_of_connections_and_newcomers_find_a_slot() {
     let server = shared(64).await;
     // A quarter of 64 slots is for new connections, and a quarter of the rest for each sender.
     let mut held = Vec::new();
@@ -127,7 +127,7 @@ async fn one_sender_has_a_share_of_the_connections_and_newcomers_find_a_place() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_that_one_sender_does_not_take_are_no_places_of_others() {
+async fn unread_answers_of_one_sender_hold_no_request_slots() {
     let server = shared(64).await;
     let get = async |sender: &mut http2::SendRequest<Empty<Bytes>>, user: &str| {
         let request = Request::get(format!("http://{}{ONE}", server.address)).header("user", user);
@@ -141,7 +141,7 @@ async fn answers_that_one_sender_does_not_take_are_no_places_of_others() {
         unread.push(answer);
     }
     let now = (server.activity)();
-    assert_eq!(now.requests, 0, "an answer that nobody reads holds no place of a request");
+    assert_eq!(now.requests, 0, "an unread answer occupies no request slot");
     assert!(now.answers_len > 2 * OBJECT_LEN, "{now:?}");
     let (mut sender, _connection) = windowed(server.address, 64 * 1024).await;
     let answer = get(&mut sender, "bob").await;
@@ -150,7 +150,7 @@ async fn answers_that_one_sender_does_not_take_are_no_places_of_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_that_stops_coming_is_waited_for_no_more() {
+async fn stalled_request_body_is_abandoned() {
     let server = shared(16).await;
     let mut stream = connected(server.address).await;
     let head = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: a\r\nuser: eve\r\n\

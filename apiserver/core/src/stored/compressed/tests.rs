@@ -26,7 +26,7 @@ fn is_packed(object: &Stored) -> bool {
 }
 
 #[test]
-fn objects_of_a_resource_share_what_they_have_in_common() {
+fn objects_of_a_resource_share_common_content() {
     let mut compressor = Compressor::default();
     let objects: Vec<_> = (0..3000).map(|number| object("c", config_map(number))).collect();
     for stored in &objects {
@@ -47,13 +47,13 @@ fn objects_of_a_resource_share_what_they_have_in_common() {
 }
 
 #[test]
-fn the_newest_stay_as_they_are_up_to_a_number_and_a_length() {
+fn newest_objects_stay_uncompressed_up_to_a_bound() {
     let mut compressor = Compressor::default();
     let objects: Vec<_> = (0..FRESH_COUNT_MAX + 10).map(|number| object("c", config_map(number))).collect();
     for stored in &objects {
         compressor.add(stored);
     }
-    assert!(!objects.iter().any(|stored| is_packed(stored)), "not before it is asked to");
+    assert!(!objects.iter().any(|stored| is_packed(stored)), "not before it is requested");
     compressor.settle();
     assert_eq!(objects.iter().filter(|stored| is_packed(stored)).count(), 10);
     assert!(is_packed(&objects[9]) && !is_packed(&objects[10]));
@@ -67,7 +67,7 @@ fn the_newest_stay_as_they_are_up_to_a_number_and_a_length() {
 }
 
 #[test]
-fn what_packing_does_not_make_smaller_stays() {
+fn incompressible_bodies_stay_uncompressed() {
     let mut noise = vec![0; 2048];
     StdRng::seed_from_u64(1).fill_bytes(&mut noise);
     let stored = object("noise", noise.clone());
@@ -80,7 +80,7 @@ fn what_packing_does_not_make_smaller_stays() {
 
 proptest! {
     #[test]
-    fn any_body_reads_as_it_was_from_any_place(
+    fn any_body_reads_back_from_any_position(
         sample in prop::collection::vec(any::<u8>(), 0..300),
         repeated in 0_usize..40,
         tail in prop::collection::vec(any::<u8>(), 0..300),
@@ -102,7 +102,7 @@ proptest! {
 }
 
 #[test]
-fn a_store_that_is_not_packed_packs_what_was_replaced() {
+fn uncompressed_store_compresses_replaced_bodies() {
     let store = MemoryStore::uncompressed(MemoryStore::START, LogLimits::default());
     let count = FRESH_COUNT_MAX + 10;
     for number in (0..count).chain(0..count) {

@@ -44,8 +44,8 @@ fn growth(store: MemoryStore, verb: WriteVerb, body: String) -> usize {
 }
 
 #[test]
-fn a_creation_holds_few_trees() {
-    if alone(module_path!(), "a_creation_holds_few_trees") {
+fn creation_holds_few_parsed_copies() {
+    if alone(module_path!(), "creation_holds_few_parsed_copies") {
         let object = format!(r#"{{"metadata":{{"name":"m","annotations":{}}}}}"#, names("n", r#""""#));
         let empty = MemoryStore::new(MemoryStore::START, LogLimits::default());
         let grown = growth(empty, WriteVerb::Create, object);
@@ -54,8 +54,8 @@ fn a_creation_holds_few_trees() {
 }
 
 #[test]
-fn a_patch_holds_few_trees() {
-    if alone(module_path!(), "a_patch_holds_few_trees") {
+fn patch_holds_few_parsed_copies() {
+    if alone(module_path!(), "patch_holds_few_parsed_copies") {
         let patch = r#"{"metadata":{"labels":{"a":"b"}}}"#.to_owned();
         let grown = growth(stored(), WriteVerb::Patch(PatchType::Merge), patch);
         assert!(grown < 18, "{grown} MiB");
@@ -63,8 +63,8 @@ fn a_patch_holds_few_trees() {
 }
 
 #[test]
-fn an_update_holds_few_trees() {
-    if alone(module_path!(), "an_update_holds_few_trees") {
+fn update_holds_few_parsed_copies() {
+    if alone(module_path!(), "update_holds_few_parsed_copies") {
         let object = format!(r#"{{"metadata":{{"name":"m","annotations":{}}}}}"#, names("n", r#""b""#));
         let grown = growth(stored(), WriteVerb::Update, object);
         assert!(grown < 18, "{grown} MiB");
@@ -72,8 +72,8 @@ fn an_update_holds_few_trees() {
 }
 
 #[test]
-fn a_deletion_holds_few_trees() {
-    if alone(module_path!(), "a_deletion_holds_few_trees") {
+fn deletion_holds_few_parsed_copies() {
+    if alone(module_path!(), "deletion_holds_few_parsed_copies") {
         let grown = growth(stored(), WriteVerb::Delete, "{}".to_owned());
         assert!(grown < 11, "{grown} MiB");
     }

@@ -42,7 +42,7 @@ impl World {
 }
 
 #[test]
-fn mirror_pods_of_one_node_cost_a_bounded_number_of_bytes_and_that_node_alone() {
+fn mirror_pods_cost_only_their_node_and_within_its_bound() {
     let mut world = World::synced(&["a", "b"]);
     for on in ["a", "b"] {
         let pod = world.reported(&format!("ordinary-{on}"), on, 8);
@@ -59,7 +59,7 @@ fn mirror_pods_of_one_node_cost_a_bounded_number_of_bytes_and_that_node_alone() 
     // 12 MiB were written.
     assert!(grown > NODE_PODS_BYTES_MAX - 100 * KIB && grown < NODE_PODS_BYTES_MAX, "{grown}");
     assert_eq!(withheld + world.states("a", &names, "present"), NODE_MIRROR_PODS_MAX);
-    assert_eq!(world.states("a", &names, "unreadable"), withheld, "none of them is taken for gone");
+    assert_eq!(world.states("a", &names, "unreadable"), withheld, "none of them counts as deleted");
     assert_eq!((world.down.unheeded(), world.index.pods.keys().count()), (72, NODE_MIRROR_PODS_MAX + 2));
     assert_eq!(
         (world.pod_state("a", "ordinary-a"), world.pod_state("b", "ordinary-b")),
@@ -68,7 +68,7 @@ fn mirror_pods_of_one_node_cost_a_bounded_number_of_bytes_and_that_node_alone() 
 }
 
 #[test]
-fn a_node_brings_itself_no_object_by_a_mirror_pod() {
+fn mirror_pod_brings_its_node_no_objects() {
     let mut world = World::synced(&["a"]);
     let pod = world.mirror("mirror", "a", 1);
     world.see(pod);
@@ -78,7 +78,7 @@ fn a_node_brings_itself_no_object_by_a_mirror_pod() {
 }
 
 #[test]
-fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
+fn oversized_status_withholds_only_its_own_pod() {
     let mut world = World::synced(&["a"]);
     for (name, kib) in [("small", 8), ("one", 940), ("two", 941), ("three", 942)] {
         let pod = world.reported(name, "a", kib);
@@ -93,9 +93,9 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
     assert_eq!(
         states(&world),
         ["present", "present", "unreadable", "unreadable"],
-        "the larger one goes over"
+        "the larger one exceeds the limit"
     );
-    assert_eq!(world.offered(), ["a<-two"], "a status alone is no news of its own pod");
+    assert_eq!(world.offered(), ["a<-two"], "a change of the status alone is not sent to the pod's own node");
     let pod = world.reported("one", "a", 1);
     world.see(pod);
     assert_eq!(
@@ -108,12 +108,12 @@ fn a_status_that_is_too_large_costs_its_own_pod_until_there_is_room() {
     let expected = world.down.objects.get(&key(Kind::Pod, "two")).and_then(|two| two.version().cloned());
     world.index.fetched(&key(Kind::Pod, "two"), expected.as_ref(), Some(pod));
     assert_eq!(states(&world), ["present", "present", "present", "unreadable"]);
-    assert_eq!(world.offered(), ["a<-two"], "what can be read again is told");
+    assert_eq!(world.offered(), ["a<-two"], "objects that are readable again are reported");
 }
 
 /// A pod without room is being deleted: its node is notified, and deleting large pods takes no room from others.
 #[test]
-fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
+fn deletion_reaches_the_node_of_a_pod_without_room() {
     let mut world = World::synced(&["a"]);
     for (name, kib) in [("small", 8), ("one", 940), ("two", 941), ("three", 942)] {
         let pod = world.reported(name, "a", kib);
@@ -145,7 +145,7 @@ fn a_pod_without_room_is_told_to_its_node_when_it_is_being_deleted() {
 
 /// The largest of many pods is delivered as soon as it is being deleted.
 #[test]
-fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
+fn pod_being_deleted_has_priority_over_running_pods() {
     let mut world = World::synced(&["a"]);
     let names: Vec<_> = (0..251).map(|number| format!("small-{number}")).collect();
     for name in &names {
@@ -172,7 +172,7 @@ fn a_pod_that_is_being_deleted_goes_before_those_that_run_on() {
 /// Pods that are being deleted but never end, because of finalizers, do not keep others from being terminated: each is
 /// delivered, by events, by a list, and when it has lost its room.
 #[test]
-fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
+fn deletion_of_a_pod_is_delivered_despite_a_full_node_share() {
     let names: Vec<_> = (0..450).map(|number| format!("p{number:03}")).collect();
     let mut world = World::synced(&["a", "b"]);
     for on in ["a", "b"] {
@@ -208,7 +208,7 @@ fn the_end_of_a_pod_is_told_whatever_else_its_node_has() {
 
 /// A pod missing from a list is read, in whichever length it is kept.
 #[test]
-fn a_pod_that_is_kept_by_its_end_is_gone_when_it_is_deleted() {
+fn pod_kept_only_for_its_deletion_is_gone_when_deleted() {
     let mut world = World::synced(&["a"]);
     let all: Vec<_> = (0..200).map(|number| format!("p{number}")).collect();
     for name in &all {
@@ -226,7 +226,7 @@ fn a_pod_that_is_kept_by_its_end_is_gone_when_it_is_deleted() {
 }
 
 #[test]
-fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
+fn pod_without_body_is_gone_only_when_deleted() {
     let mut world = World::synced(&["a"]);
     for name in ["one", "two", "three"] {
         let pod = world.reported(name, "a", 940);
@@ -243,14 +243,14 @@ fn a_pod_without_body_is_gone_when_it_is_deleted_and_not_before() {
         world.see(pod);
     }
     world.index.handle(Kind::Pod, ObjectEvent::RelistEnd);
-    assert_eq!(world.offered(), ["fetch three again"], "a list without it is asked about");
+    assert_eq!(world.offered(), ["fetch three again"], "its absence from a list is confirmed first");
     assert_eq!(world.pod_state("a", "three"), "unreadable");
     world.index.fetched(&three, Some(&expected), None);
     assert_eq!((world.offered(), world.pod_state("a", "three")), (vec!["a<-three".to_owned()], "unwanted"));
 }
 
 #[test]
-fn honest_nodes_never_meet_the_bound() {
+fn usual_pods_stay_below_the_node_bound() {
     let mut world = World::synced(&["a", "b"]);
     for (on, pods, kib) in [("a", 110, 17), ("b", 250, 7)] {
         for number in 0..pods {
@@ -270,7 +270,7 @@ fn honest_nodes_never_meet_the_bound() {
 }
 
 #[test]
-fn a_node_that_is_too_large_itself_cannot_be_read_by_itself() {
+fn oversized_node_is_unreadable_to_itself() {
     let mut world = World::synced(&["a"]);
     let own = node_key(&node("a"));
     let labelled = |world: &mut World, bytes: usize| {
@@ -293,7 +293,7 @@ fn a_node_that_is_too_large_itself_cannot_be_read_by_itself() {
 
 /// A list is read before the index knows any of it, so it has a bound of its own.
 #[test]
-fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other_pods() {
+fn list_of_large_pods_stays_within_the_node_share() {
     let mut world = World::synced(&["a"]);
     let mirrors: Vec<_> = (0..20).map(|number| world.mirror(&format!("m{number}"), "a", 400)).collect();
     let ordinary: Vec<_> = (0..4).map(|number| world.reported(&format!("o{number}"), "a", 1000)).collect();
@@ -310,19 +310,19 @@ fn a_list_of_large_pods_is_no_larger_than_the_share_and_takes_nothing_from_other
     assert_eq!(
         world.states("a", &mirrors, "unreadable"),
         20,
-        "what others have bound to the node goes first"
+        "pods that others have bound to the node are dropped first"
     );
     assert_eq!(
         world.states("a", &ordinary, "present") + world.states("a", &ordinary, "unreadable"),
         4,
-        "none is gone"
+        "none counts as deleted"
     );
     assert!(world.down.tally().pod_bytes <= NODE_PODS_BYTES_MAX);
 }
 
 /// A node may create as many mirror pods as it likes.
 #[test]
-fn a_list_has_no_more_mirror_pods_than_are_known() {
+fn listed_mirror_pods_are_bounded() {
     let mut world = World::synced(&["a"]);
     let pods: Vec<_> = (0..1000).map(|number| world.mirror(&format!("m{number}"), "a", 0)).collect();
     assert_eq!(listed(pods).into_pods().len(), NODE_MIRROR_PODS_MAX);
@@ -330,7 +330,7 @@ fn a_list_has_no_more_mirror_pods_than_are_known() {
 
 /// A body that the list left out is read once there is room for it.
 #[test]
-fn what_a_list_leaves_out_is_read_alone_when_there_is_room() {
+fn pods_left_out_of_a_list_are_read_later() {
     let mut world = World::synced(&["a"]);
     let pods: Vec<_> =
         [("m0", 940), ("m1", 940), ("m2", 940)].map(|(name, kib)| world.mirror(name, "a", kib)).into();

@@ -1,4 +1,4 @@
-//! What comes late: news from before what is known, and versions after others that were missed.
+//! Late events: versions older than the known one, and versions after others that were missed.
 
 use super::*;
 
@@ -18,7 +18,7 @@ impl World {
         self.index.handle(Kind::Secret, ObjectEvent::Deleted(secret_at(revision)));
     }
 
-    /// What the node was told since the last call, and what it holds.
+    /// The changes sent to the node since the last call, and the objects that it holds.
     fn told_of_s(&mut self) -> (Vec<String>, &'static str) {
         (self.offered(), self.state("a", &key(Kind::Secret, "s")))
     }
@@ -59,7 +59,7 @@ fn needing_s() -> World {
 }
 
 #[test]
-fn a_deletion_from_before_the_known_version_takes_nothing_away() {
+fn deletion_older_than_the_known_version_is_ignored() {
     let mut world = needing_s();
     world.secret_applied(200);
     assert_eq!(world.told_of_s(), (vec!["a<-s".to_owned()], "present"));
@@ -80,7 +80,7 @@ fn a_deletion_from_before_the_known_version_takes_nothing_away() {
 }
 
 #[test]
-fn a_late_deletion_does_not_let_an_object_come_back_that_a_later_one_has_ended() {
+fn late_deletion_does_not_revive_an_object() {
     let mut world = needing_s();
     world.secret_deleted(300);
     assert_eq!(world.told_of_s(), (vec!["a<-s".to_owned()], "absent"));
@@ -93,7 +93,7 @@ fn a_late_deletion_does_not_let_an_object_come_back_that_a_later_one_has_ended()
 }
 
 #[test]
-fn of_what_no_node_needs_not_even_the_deletion_is_kept() {
+fn deletions_of_unneeded_objects_are_not_kept() {
     let mut world = World::synced(&["a"]);
     let before = world.down.objects.len();
     world.secret_applied(200);
@@ -104,7 +104,7 @@ fn of_what_no_node_needs_not_even_the_deletion_is_kept() {
 /// The content may have changed and changed back in a version that was missed. An edge that holds an older version must
 /// get the newest one.
 #[test]
-fn versions_that_were_missed_are_not_taken_for_the_same() {
+fn missed_versions_are_not_assumed_equal() {
     let missing = ["a list of the watch", "the last of several events", "a read"];
     for (kind, own) in [(Kind::Pod, key(Kind::Pod, "p")), (Kind::Node, node_key(&node("a")))] {
         let of_pods = (kind == Kind::Pod).then_some("a list of the node's pods");

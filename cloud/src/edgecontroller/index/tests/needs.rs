@@ -32,7 +32,7 @@ impl World {
 /// References of one tenant's pods take nothing from others, on its node or in this process. Its pods are still
 /// delivered.
 #[test]
-fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
+fn pod_with_too_many_references_is_delivered_without_them_until_there_is_room() {
     let mut world = World::synced(&["a"]);
     for number in 0..4 {
         world.greedy("tenant", &format!("greedy-{number}"), 4000);
@@ -57,7 +57,7 @@ fn a_pod_that_refers_to_too_much_comes_without_it_until_there_is_room() {
     assert_eq!((&without.body, without.version.revision), (&with.body, with.version.revision));
     let gone = ObjectKey::new(Kind::Secret.resource(), "tenant", "fits-7");
     assert_eq!(world.state("a", &gone), "unwanted");
-    assert!(!world.down.objects.contains_key(&gone), "nothing is kept of it");
+    assert!(!world.down.objects.contains_key(&gone), "no state of it is kept");
     assert_eq!(world.down.tally().unserved, 5);
 
     // The smaller pod is deleted again.

@@ -67,7 +67,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_back() {
+fn objects_of_the_largest_namespace_give_way_first_and_return() {
     let mut world = World::with_memory(&["a"], 16 * MIB);
     let secrets = names(40);
     let keys: Vec<_> = secrets.iter().map(|name| key_in("greedy", Kind::Secret, name)).collect();
@@ -76,7 +76,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
         world.secret_in("greedy", name, MIB);
     }
     assert!(world.body_bytes() <= 16 * MIB && world.down.index_bytes() <= 16 * MIB);
-    assert_eq!(world.counts("a", &keys), (15, 25), "none of them is taken for gone");
+    assert_eq!(world.counts("a", &keys), (15, 25), "none of them counts as deleted");
     // A later holder with fewer bytes still finds room.
     world.index.take_effects();
     world.pod_in("modest", "p", "a", &names(1), 10);
@@ -85,7 +85,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
     assert_eq!(world.counts("a", &modest), (2, 0));
     assert_eq!(world.counts("a", &keys), (12, 28));
     let told = world.offered().iter().filter(|told| told.starts_with("a<-s") && **told != "a<-s0").count();
-    assert!(told >= 3, "the node hears of what gave way: {told}");
+    assert!(told >= 3, "the node is notified of the dropped objects: {told}");
     // Another version of a withheld object is not offered, and an object that shrinks fits again.
     let withheld = |world: &World| keys.iter().find(|key| world.state("a", key) == "unreadable").cloned();
     let one = withheld(&world).expect("one of them");
@@ -106,7 +106,7 @@ fn what_one_namespace_has_pods_need_gives_way_before_anybody_elses_and_comes_bac
 
 /// As with a DaemonSet that has a large template. No node exceeds its own share.
 #[test]
-fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
+fn largest_namespace_gives_way_first_across_nodes() {
     let nodes: Vec<_> = (0..30).map(|number| format!("n{number}")).collect();
     let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
     let mut world = World::with_memory(&nodes, 16 * MIB);
@@ -139,11 +139,8 @@ fn pods_of_one_namespace_on_many_nodes_give_way_before_anybody_elses() {
 }
 
 #[test]
-fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_node() {
-    if !alone(
-        module_path!(),
-        "names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_node",
-    ) {
+fn references_to_absent_objects_are_bounded_and_held_objects_stay() {
+    if !alone(module_path!(), "references_to_absent_objects_are_bounded_and_held_objects_stay") {
         return;
     }
     let nodes: Vec<_> = (0..60).map(|number| format!("n{number}")).chain(["b".to_owned()]).collect();
@@ -163,7 +160,7 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
     let on = |pod: usize| format!("n{pod}");
     let state = |world: &World, pod| world.state(&on(pod), &key_in("greedy", Kind::Pod, &format!("p{pod}")));
     let told = |state: &str| matches!(state, "present" | "unreadable");
-    assert!((0..60).all(|pod| told(state(&world, pod))), "none of them is taken for gone");
+    assert!((0..60).all(|pod| told(state(&world, pod))), "none of them counts as deleted");
     assert_eq!(world.state("n0", &key_in("modest", Kind::Pod, "p")), "present");
     let lacks = |world: &World, pod: usize| {
         let uid = Uid::parse(&format!("u-greedy-p{pod}")).expect("valid");
@@ -187,7 +184,7 @@ fn names_of_what_is_not_there_are_bounded_and_what_they_may_mean_stays_at_the_no
 }
 
 #[test]
-fn what_a_pod_refers_to_is_known_again_when_there_is_room() {
+fn pod_references_are_restored_when_there_is_room() {
     let nodes: Vec<_> = (0..16).map(|number| format!("n{number}")).collect();
     let mut world = World::with_memory(&nodes.iter().map(String::as_str).collect::<Vec<_>>(), 16 * MIB);
     let many = |pod: &str| (0..1500).map(|number| format!("{pod}-{number}")).collect::<Vec<_>>();

@@ -70,18 +70,18 @@ async fn registrations_do_not_pile_up_while_the_api_server_is_away() {
             }
         }
     }
-    assert_eq!((open.len(), refused), (40, 120), "one of each node, and the others are told to come again");
+    assert_eq!((open.len(), refused), (40, 120), "one of each node; the others are told to retry");
     // The client's own task forwards them.
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(calls.load(Ordering::SeqCst), 16, "of all nodes together");
     let body = futures::future::join_all(open).await.remove(0);
     let ReplyBody::Api(reply) = body else { panic!("an API reply") };
-    assert_eq!(reply.code, 504, "the one that waits hears of it");
+    assert_eq!(reply.code, 504, "the waiting one is notified");
 }
 
 /// The memory of an answer is charged to the node for every kind of request: a write is answered with the whole object.
 #[tokio::test]
-async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
+async fn answers_to_writes_count_towards_the_share_of_the_node() {
     let object =
         json!({"metadata": {"name": "c", "resourceVersion": "1"}, "data": {"k": "x".repeat(200_000)}});
     let one = "/api/v1/namespaces/d/configmaps/c";
@@ -116,7 +116,7 @@ async fn answers_to_writes_take_their_memory_from_the_share_of_the_node() {
 /// The bounds of a kind are shared by all nodes: a node that does not read its large answers leaves the slots to
 /// others.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
+async fn node_that_does_not_read_holds_no_slots_of_a_request_kind() {
     let large = json!({"metadata": {"name": "s"}, "data": {"k": "x".repeat(2 * crate::kube::LARGE_ANSWER)}});
     let (client, log) = scripted(move |line| {
         (200, if line.ends_with("large") { large.clone() } else { json!({"metadata": {}}) })
@@ -142,12 +142,12 @@ async fn a_node_that_does_not_read_holds_no_places_of_a_kind() {
     let mut waits = Box::pin(ask("greedy", "large", &unread));
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "the answer before is not read");
     let modest = tokio::time::timeout(soon, ask("modest", "s", &read)).await;
-    assert!(modest.expect("it waits for nobody"));
+    assert!(modest.expect("it does not wait"));
     // It has read, and waits with others for the slot that it had.
     let held = upstream.gates.pass_kind(&node(), RequestKind::QuerySecret).await.expect("a place");
     unread.add_permits(1);
     assert!(tokio::time::timeout(soon, &mut waits).await.is_err(), "one at a time");
-    assert_eq!(log.lock().len(), 2, "nothing was asked without a place");
+    assert_eq!(log.lock().len(), 2, "no call was made without a slot");
     drop(held);
     assert!(tokio::time::timeout(soon, waits).await.expect("its turn"));
     assert_eq!(log.lock().len(), 3);
@@ -165,7 +165,7 @@ fn record(verb: &str, key: &str, body: &Value) -> Message {
 
 /// The edge has its own request, and the answer waits here until it is read.
 #[tokio::test]
-async fn an_answer_repeats_no_long_body_of_a_record() {
+async fn answer_does_not_repeat_a_long_record_body() {
     let (client, _) = scripted(GOOD);
     let mut request = record("get", "/version", &"A".repeat(1024 * 1024).into());
     let asked = application::take_record(&mut request);
@@ -180,7 +180,7 @@ async fn an_answer_repeats_no_long_body_of_a_record() {
 
 /// A request that never ends becomes no call, however a node phrases it.
 #[tokio::test]
-async fn what_never_ends_is_no_call() {
+async fn endless_requests_are_refused() {
     let pods = "/core/v1/pods/d/null";
     for body in [
         call("GET", "/api/v1/watch/pods", ""),

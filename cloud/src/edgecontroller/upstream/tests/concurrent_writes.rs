@@ -71,13 +71,13 @@ async fn reported(others: usize, beside: fn(&mut (u64, Value))) -> (u16, Value) 
 
 /// Controllers label, taint and annotate a Node when it registers: that is not a newer report.
 #[tokio::test]
-async fn a_report_that_meets_what_others_write_beside_the_status_is_made_on_that() {
+async fn report_is_retried_when_others_changed_only_other_fields() {
     assert_eq!(reported(3, |_| {}).await, (200, json!({"beat": 3})));
 }
 
 /// The API server tells a node nothing of a pod that was its own and is gone, and the report about it must end.
 #[tokio::test]
-async fn a_report_about_a_pod_that_is_gone_is_answered_so() {
+async fn report_about_a_deleted_pod_is_answered_with_its_absence() {
     for (there, place, expected) in [(404, "", 404), (200, "m", 404), (200, "n", 403), (500, "", 403)] {
         let client = answering(move |call, _| {
             let is_node = call.headers.contains_key("impersonate-user");
@@ -93,7 +93,7 @@ async fn a_report_about_a_pod_that_is_gone_is_answered_so() {
 /// What the watches have shown of a pod may be older than what the scheduler has written: the first report of the pod
 /// must still succeed. Its name may be that of a pod that was reported before.
 #[tokio::test]
-async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
+async fn first_pod_report_tolerates_writes_of_others() {
     let (scheduled, started) = (json!({"conditions": []}), json!({"startTime": "2026-11-20T09:00:00Z"}));
     for (known, there, expected) in [
         (None, &scheduled, 200),
@@ -112,14 +112,14 @@ async fn the_first_report_of_a_pod_is_made_on_what_others_have_written() {
 }
 
 #[tokio::test]
-async fn a_report_never_follows_another_status() {
+async fn report_never_overwrites_a_different_status() {
     let newer: fn(&mut (u64, Value)) = |node| node.1 = json!({"beat": 9});
     assert_eq!(reported(1, newer).await, (409, json!({"beat": 9})));
 }
 
 /// The knowledge at arrival counts, however long the report then waits for its turn.
 #[tokio::test]
-async fn a_report_that_waits_for_its_turn_is_made_on_what_was_known_when_it_came() {
+async fn waiting_report_is_based_on_the_version_known_on_arrival() {
     for patch in PATCHES {
         let api = OneObject::new("n", (5, json!({"beat": 1})), |_, _| std::future::ready(()).boxed());
         let [before, after] = [api.client(), api.client()].map(upstream);
@@ -178,20 +178,20 @@ fn forms() -> [(&'static str, &'static str, Report); 7] {
 
 /// The knowledge at arrival counts, whatever the form of the report.
 #[tokio::test]
-async fn no_kind_of_report_follows_a_newer_one() {
+async fn no_kind_of_report_overwrites_a_newer_one() {
     for (name, form, report) in forms() {
         let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
         let beat = || api.state.lock().1["beat"].clone();
         let [here, there] = [5, 6].map(|seen| upstream_that_has_seen(seen, api.client()));
         let send = async |to: &Upstream, received| drop(to.answer(&node(), received).await);
         send(&here, here.receive(&node(), report(2))).await;
-        assert_eq!(beat(), 2, "{form}: what is known is as old as that");
+        assert_eq!(beat(), 2, "{form}: the known state is that old");
         let waits = here.receive(&node(), report(3));
         send(&there, there.receive(&node(), report(9))).await;
         send(&here, waits).await;
         assert_eq!(beat(), 9, "{form}: the one that waited is the older one");
         send(&here, here.receive(&node(), report(10))).await;
-        assert_eq!(beat(), 10, "{form}: the next one knows what is there");
+        assert_eq!(beat(), 10, "{form}: the next write knows the current state");
         let waits = here.receive(&node(), report(11));
         api.state.lock().0 += 1;
         send(&here, waits).await;
@@ -201,7 +201,7 @@ async fn no_kind_of_report_follows_a_newer_one() {
 
 /// This replica does not know the object, and reads it when the report runs.
 #[tokio::test]
-async fn a_report_of_what_was_not_known_follows_nothing_newer() {
+async fn report_about_an_unknown_object_does_not_overwrite_a_newer_status() {
     for patch in PATCHES {
         let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
         let [here, there] = [5, 5].map(|seen| upstream_that_has_seen(seen, api.client()));
@@ -219,7 +219,7 @@ async fn a_report_of_what_was_not_known_follows_nothing_newer() {
     let upstream = upstream(client);
     assert_eq!(code(&upstream, upstream.receive(&node(), report(2))).await, 503);
     let lines: Vec<String> = log.lock().iter().map(|seen| seen.line.clone()).collect();
-    assert_eq!(lines, ["GET /api/v1/nodes/n"], "nothing is written over what cannot be read");
+    assert_eq!(lines, ["GET /api/v1/nodes/n"], "an unreadable object is not overwritten");
 }
 
 /// A status with the time at which a kubelet first reported the pod.
@@ -247,7 +247,7 @@ fn asked_by_application(verb: &str, key: &str, option: &Value, object: Option<&V
 
 /// A conflict of field owners differs from one of the version and is not retried.
 #[tokio::test]
-async fn a_conflict_of_owners_is_told_at_once() {
+async fn field_ownership_conflict_is_reported_at_once() {
     let (client, log) = scripted(|line| match line.starts_with("PATCH") {
         true => {
             (409, json!({"kind": "Status", "code": 409, "reason": "Conflict", "message": "conflict with a"}))
@@ -261,7 +261,7 @@ async fn a_conflict_of_owners_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn whoever_writes_all_the_time_keeps_no_report_busy_for_ever() {
+async fn constant_writers_do_not_retry_a_report_forever() {
     assert_eq!(reported(1_000, |_| {}).await, (409, json!({"beat": 2})));
 }
 
@@ -294,7 +294,7 @@ async fn is_done(upstream: &Upstream, received: Received) -> bool {
 
 /// A kubelet reports a pod and continues, so its next report may arrive while the first one still runs.
 #[tokio::test]
-async fn reports_of_one_object_at_once_follow_each_other() {
+async fn concurrent_reports_of_one_object_run_in_order() {
     for (name, form, report) in forms() {
         let (api, go_on) = busy(name);
         let upstream = upstream_that_has_seen(5, api.client());
@@ -310,7 +310,7 @@ async fn reports_of_one_object_at_once_follow_each_other() {
         go_on.add_permits(1);
         assert_eq!(futures::future::join_all(open).await, [true, true], "{form}");
         assert_eq!(api.state.lock().1["beat"], 3, "{form}");
-        // A report that waited longer, and meets what others wrote meanwhile.
+        // A report that waited longer than others, which have written meanwhile.
         api.state.lock().0 += 1;
         assert!(is_done(&upstream, last).await, "{form}");
         assert_eq!((api.state.lock().1["beat"].clone(), upstream.lines.len()), (4.into(), 0), "{form}");
@@ -319,7 +319,7 @@ async fn reports_of_one_object_at_once_follow_each_other() {
 
 /// That this replica wrote the earlier report proves nothing about reports through another replica meanwhile.
 #[tokio::test]
-async fn a_report_behind_another_one_follows_nothing_newer() {
+async fn queued_report_does_not_overwrite_a_newer_status() {
     for (name, form, report) in forms() {
         for is_shown in [false, true] {
             let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
@@ -338,7 +338,7 @@ async fn a_report_behind_another_one_follows_nothing_newer() {
 
 /// A report that was not written has no successor.
 #[tokio::test]
-async fn a_report_behind_a_refused_one_is_made_on_what_it_knows() {
+async fn report_after_a_refused_one_is_based_on_the_version_it_knew() {
     let api = OneObject::new("n", (5, status(1)), |_, _| std::future::ready(()).boxed());
     let [here, there] = [5, 1000].map(|seen| upstream_that_has_seen(seen, api.client()));
     watched(&here, "n", 5);
@@ -347,12 +347,12 @@ async fn a_report_behind_a_refused_one_is_made_on_what_it_knows() {
     assert!(!is_done(&here, first).await);
     assert!(!is_done(&here, second).await, "what the refused one has met is newer than both");
     assert_eq!(api.state.lock().1["beat"], 9);
-    assert!(is_done(&here, here.receive(&node(), report(10))).await, "one that knows of it");
+    assert!(is_done(&here, here.receive(&node(), report(10))).await, "a writer that knows of it");
 }
 
 /// A replica that has just started knows the version of an object from its watch, but not its status.
 #[tokio::test]
-async fn the_first_report_to_a_cloudcore_is_made_on_what_was_written_beside_the_status() {
+async fn first_report_after_a_restart_tolerates_changes_of_other_fields() {
     for (name, form, report) in forms() {
         for (beside, expected) in [(1, true), (9, false)] {
             let api = OneObject::new(name, (5, status(1)), |_, _| std::future::ready(()).boxed());
@@ -382,7 +382,7 @@ fn watched(upstream: &Upstream, name: &str, revision: u64) {
 
 /// A report that waits for another one is abandoned when its time is over, and answered in the form of the request.
 #[tokio::test(start_paused = true)]
-async fn a_report_waits_as_long_as_whoever_has_made_it() {
+async fn report_waits_as_long_as_its_sender() {
     for (name, form, report) in forms() {
         let (api, go_on) = busy(name);
         let upstream = upstream_that_has_seen(5, api.client());

@@ -20,7 +20,7 @@ fn bodies_of(object: &Value) -> (Client, Arc<Mutex<Vec<Vec<u8>>>>) {
 
 /// An object that a node sends is forwarded as it was written: nothing here takes many times its length.
 #[tokio::test]
-async fn what_is_only_passed_on_is_passed_on_as_it_was_written() {
+async fn forwarded_content_is_byte_identical() {
     use {Operation as Op, ResourceType as Type};
     let text = format!(r#"{{"z": 1.50, "x":[{}0], "a":1}}"#, r#"{"":0},"#.repeat(20_000));
     for (operation, at) in [
@@ -43,7 +43,7 @@ async fn what_is_only_passed_on_is_passed_on_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn what_would_take_many_times_its_length_is_refused() {
+async fn content_that_would_expand_too_much_is_refused() {
     use {Operation as Op, ResourceType as Type};
     let many = |part: &str| part.repeat(440_000);
     let label = format!(r#"{{"metadata":{{"labels":{{"a":[{}0]}}}}}}"#, many(r#"{"":0},"#));

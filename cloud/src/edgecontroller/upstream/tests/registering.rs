@@ -55,7 +55,7 @@ fn call(method: &str, path: &str, content_type: &str) -> ApiRequest {
     }
 }
 
-/// The way that changes nothing.
+/// The way that writes nothing: a dry run.
 const DRY_RUN: usize = 5;
 
 /// Registers in one of the ways; returns the code of the answer.
@@ -120,7 +120,7 @@ async fn a_node_is_created_after_its_record_is_marked() {
 
 /// A node that has joined and whose Node the API server refuses: it tries every way, as often as it likes.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_never_registers_has_no_records_written_in_a_loop() {
+async fn failing_registrations_do_not_write_records_in_a_loop() {
     let refused = || (403, json!({"kind": "Status", "reason": "Forbidden", "code": 403}));
     let nodes = move |method: &str| Some(if method == "GET" { absent() } else { refused() });
     let (upstream, log) = world(true, nodes).await;
@@ -139,7 +139,7 @@ async fn a_node_that_never_registers_has_no_records_written_in_a_loop() {
 
 /// The API server accepts a registration and does not answer; the next one arrives before that.
 #[tokio::test(start_paused = true)]
-async fn a_registration_has_its_turn_before_its_mark() {
+async fn registration_gets_its_slot_before_writing_its_mark() {
     let (upstream, log) = world(true, |method| (method == "GET").then(absent)).await;
     let first = tokio::spawn({
         let upstream = upstream.clone();
@@ -152,24 +152,24 @@ async fn a_registration_has_its_turn_before_its_mark() {
         assert_eq!(register(&upstream, 1).await, Some(429));
     }
     let reads = log.lock().iter().filter(|seen| seen.line.starts_with("GET")).count();
-    assert_eq!((steps(&log).len(), reads), (2, 2), "the others have cost nothing");
+    assert_eq!((steps(&log).len(), reads), (2, 2), "the others cost no call");
     assert_eq!(first.await.expect("no panic"), Some(504));
 }
 
 #[tokio::test]
-async fn a_dry_run_is_no_registration() {
+async fn dry_run_writes_no_registration_mark() {
     let (upstream, log) = joined(true).await;
     for _ in 0..3 {
         assert_eq!(register(&upstream, DRY_RUN).await, Some(201));
     }
     assert_eq!(steps(&log), ["create /api/v1/nodes"; 3], "neither marked nor labelled");
     assert_eq!(log.lock().len(), 3);
-    assert_eq!(register(&upstream, 0).await, Some(201), "and nothing has to wait for it");
+    assert_eq!(register(&upstream, 0).await, Some(201), "and no other write waits for it");
 }
 
 /// The session of a node ends while the API server creates its Node, and the node reconnects at once.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_there_already_meets_no_pause() {
+async fn existing_node_registers_without_a_pause() {
     let there = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let is_there = Arc::clone(&there);
     let conflict = || (409, json!({"kind": "Status", "reason": "AlreadyExists", "code": 409}));

@@ -36,7 +36,7 @@ fn refused(reply: &Message, code: u16) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_is_not_believed_while_the_pod_is_bound_here() {
+async fn token_refusal_is_retried_while_the_pod_is_bound_here() {
     for codes in [&[403, 403, 201], &[404, 403, 201]] {
         let (reply, calls, took) = ask(codes, true).await;
         assert_eq!(calls, 3, "{codes:?}");
@@ -46,7 +46,7 @@ async fn a_refusal_is_not_believed_while_the_pod_is_bound_here() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refusal_that_lasts_is_told_after_two_seconds() {
+async fn lasting_token_refusal_is_reported_after_two_seconds() {
     let (reply, calls, took) = ask(&[403], true).await;
     assert!(refused(&reply, 403), "{reply:?}");
     assert!(calls > 3, "{calls} calls");
@@ -54,7 +54,7 @@ async fn a_refusal_that_lasts_is_told_after_two_seconds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_refusals_are_told_at_once() {
+async fn other_token_refusals_are_reported_at_once() {
     for (codes, bound) in
         [(&[403, 201], false), (&[404, 201], false), (&[422, 201], true), (&[401, 201], true)]
     {

@@ -62,7 +62,7 @@ async fn connect(hub: &Arc<Hub>) -> Link {
     let (cloud, mut link, _) = mem::pair(node());
     let remote = cloud.peer().remote;
     hub.accept(Accepted { link: cloud, node: node(), remote, transport: Transport::Memory });
-    link.send(Lane::Control, Frame::Hello(hello)).expect("the link takes a hello");
+    link.send(Lane::Control, Frame::Hello(hello)).expect("the link accepts a hello");
     link.flush().await.expect("taken");
     link
 }
@@ -88,7 +88,7 @@ async fn told_absent(link: &mut Link) -> Vec<ObjectKey> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_put_off_is_asked_about_when_there_is_news_of_it_and_the_rest_goes_on() {
+async fn postponed_confirmation_is_repeated_on_news_while_the_rest_continues() {
     let (inputs, mut questions) = mpsc::channel(16);
     let hub = hub_of(&scripted(&Arc::new(Rights::default())), known(), inputs);
     let mut link = connect(&hub).await;
@@ -101,11 +101,11 @@ async fn what_is_put_off_is_asked_about_when_there_is_news_of_it_and_the_rest_go
             }
         }
     };
-    let (asked, answer) = question().await.expect("nothing is taken away unasked");
+    let (asked, answer) = question().await.expect("no object is deleted without confirmation");
     assert_eq!(asked, [secret("a"), secret("b")]);
     answer.send(Proven { read: vec![secret("b")], put_off: vec![secret("a")] }).expect("it waits");
     assert_eq!(told_absent(&mut link).await, [secret("b")], "what is proven is done");
-    assert!(question().await.is_none(), "nobody is asked again and again");
+    assert!(question().await.is_none(), "no call is repeated");
     let session = hub.registry.get(&node()).expect("connected");
     session.mailbox.offer(SubscriptionId::NODE, &secret("a"));
     let (asked, answer) = question().await.expect("there is news");

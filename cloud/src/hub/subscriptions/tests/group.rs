@@ -88,7 +88,7 @@ async fn asks(access: &Access, node: &NodeId, wanted: &Subscribe) -> Result<(), 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_that_comes_back_asks_for_the_rights_of_its_group_once_a_second() {
+async fn reconnecting_fleet_causes_one_group_review_a_second() {
     let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
     let (access, begin) = (cluster.access(), Instant::now());
     let comes = |number: usize| {
@@ -103,13 +103,13 @@ async fn a_fleet_that_comes_back_asks_for_the_rights_of_its_group_once_a_second(
     assert!(all.iter().flatten().all(Result::is_ok), "all are let in");
     let (about_group, about_nodes) = cluster.asked();
     let seconds = usize::try_from(begin.elapsed().as_secs()).expect("few") + 1;
-    assert!(begin.elapsed() < Duration::from_secs(4), "nobody waits long: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(4), "no session waits long: {:?}", begin.elapsed());
     assert!(about_group <= seconds * 2 * WARM_SET.len(), "{about_group} questions in {seconds} s");
     assert_eq!(about_nodes, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_group_has_lost_is_given_to_nobody_who_comes_later() {
+async fn right_lost_by_the_group_is_denied_to_later_nodes() {
     let wanted = usual().next().expect("some");
     for number in 0..20 {
         let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
@@ -129,7 +129,7 @@ async fn what_the_group_has_lost_is_given_to_nobody_who_comes_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_the_group_may_not_the_node_itself_is_asked_about() {
+async fn node_is_reviewed_individually_when_its_group_is_denied() {
     let cluster = Arc::new(Cluster::default());
     cluster.named.lock().insert("system:node:n1".to_owned());
     let access = cluster.access();
@@ -145,12 +145,12 @@ async fn where_the_group_may_not_the_node_itself_is_asked_about() {
         }
     }
     let about_nodes = 2 * (2 + 1 + 1) * WARM_SET.len();
-    assert_eq!(cluster.asked().1, about_nodes, "nobody shares what a node may by its name");
+    assert_eq!(cluster.asked().1, about_nodes, "rights of one node are not shared");
 }
 
 /// Every other question is asked each time, about the user that asks.
 #[tokio::test(start_paused = true)]
-async fn what_not_all_nodes_ask_is_asked_for_each() {
+async fn questions_not_common_to_all_nodes_are_reviewed_individually() {
     let cluster = Arc::new(Cluster { group: AtomicBool::new(true), ..Cluster::default() });
     let access = cluster.access();
     let text = |text: &str| text.to_owned();
@@ -177,5 +177,5 @@ async fn what_not_all_nodes_ask_is_asked_for_each() {
     assert_eq!(asks(&access, &node(1), &of_pod).await, Err(403), "what its node may is no right of a pod");
     cluster.named.lock().insert(text(POD));
     assert_eq!(asks(&access, &node(1), &of_pod).await, Ok(()));
-    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "nobody has asked about the group");
+    assert_eq!(cluster.about_group.load(Ordering::SeqCst), 1, "no review of the group was made");
 }

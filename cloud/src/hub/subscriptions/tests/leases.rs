@@ -106,7 +106,7 @@ impl Edge {
         }
     }
 
-    /// How long a replaced session must stay away; none while it goes on.
+    /// How long a replaced session must stay away; none while it continues.
     fn wait(&self) -> Option<u64> {
         let goodbye = self.goodbye.as_ref()?;
         assert_eq!(goodbye.reason, GoodbyeReason::Replaced);
@@ -122,7 +122,7 @@ async fn renewed(hub: &Arc<Hub>, process: u64) -> Edge {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_at_two_replicas_are_found_out_and_slowed_down() {
+async fn two_processes_at_two_replicas_are_detected_and_slowed_down() {
     let api = Api::new();
     let replicas = [api.hub(), api.hub()];
     let mut before = renewed(&replicas[0], 7).await;
@@ -133,7 +133,7 @@ async fn two_processes_at_two_replicas_are_found_out_and_slowed_down() {
         waits.extend(before.wait());
         before = after;
         before.renew().await;
-        assert_eq!(before.wait(), None, "it goes on");
+        assert_eq!(before.wait(), None, "it continues");
     }
     assert_eq!(waits, [30, 30, 60, 120, 240]);
     // One for the session that was lost, and one for each process that came back.
@@ -141,7 +141,7 @@ async fn two_processes_at_two_replicas_are_found_out_and_slowed_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_processes_whose_sessions_do_not_overlap_are_found_out() {
+async fn two_processes_without_overlapping_sessions_are_detected() {
     let api = Api::new();
     let replicas = [api.hub(), api.hub()];
     for (turn, known) in [0, 0, 1, 2, 3].into_iter().enumerate() {
@@ -151,7 +151,7 @@ async fn two_processes_whose_sessions_do_not_overlap_are_found_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_moves_or_starts_again_contends_with_nobody() {
+async fn moved_or_restarted_node_causes_no_identity_conflict() {
     let api = Api::new();
     let replicas = [api.hub(), api.hub()];
     // The process moves in every second round and restarts in every fourth one. The former session ends late or never.
@@ -168,7 +168,7 @@ async fn a_node_that_moves_or_starts_again_contends_with_nobody() {
 
 /// A renewal of a process that has ended may reach the API server after a renewal of its successor.
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_is_late_takes_nothing_from_the_process_that_is_there() {
+async fn late_renewal_does_not_take_the_lease_from_the_present_process() {
     for known in [false, true] {
         let api = Api::new();
         let replicas = [api.hub(), api.hub()];

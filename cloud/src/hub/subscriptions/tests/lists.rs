@@ -112,10 +112,10 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_back() {
+async fn list_enters_the_shared_copy_and_a_late_watch_does_not_revert_it() {
     let world = World::new(&[object("a", "a1", 5), object("z", "z1", 6)]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
-    assert!(!followed.is_proven(), "the first question begins with nothing");
+    assert!(!followed.is_proven(), "the first query starts without a list");
     *world.api.items.lock() = vec![object("a", "a1", 5), object("b", "b2", 28), object("z", "z1", 6)];
     let proof = world.prove(&followed);
     world.is_asked().await;
@@ -138,13 +138,13 @@ async fn what_a_list_shows_enters_the_copy_and_a_late_watch_takes_nothing_of_it_
     assert_eq!(world.revision("b"), None, "and what it tells from then on is true");
     assert!(
         !Followed::new(Arc::clone(&world.watch)).is_proven(),
-        "an older list proves nothing to a later doubt"
+        "an older list is no proof for a later query"
     );
 }
 
 /// An object that the watch's own list does not have may have been created after it.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
+async fn confirming_list_is_repeated_when_the_watch_relists() {
     let world = World::new(&[]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
     *world.api.items.lock() = vec![object("b", "b1", 28)];
@@ -158,13 +158,13 @@ async fn a_list_that_crosses_one_of_the_watch_itself_is_made_again() {
     assert!(proof.await.expect("no panic"));
     assert_eq!(world.revision("b"), Some(28));
     world.relist(&[]).await;
-    assert_eq!(world.revision("b"), None, "a list of the watch that has begun later knows better");
+    assert_eq!(world.revision("b"), None, "a list of the watch that started later is newer");
 }
 
 /// A node opens subscriptions with invented selectors. Selections that others follow are listed meanwhile, even if this
 /// node has asked for them before.
 #[tokio::test(start_paused = true)]
-async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those_of_others() {
+async fn first_lists_of_one_node_queue_without_delaying_others() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let name = |name: &str| NodeId::parse(name).expect("valid");
@@ -184,15 +184,15 @@ async fn the_first_lists_of_one_node_wait_behind_each_other_and_not_before_those
     greedy[47].synced().await.expect("a list for cloudcore");
     assert!(begun.elapsed() < LISTING * 4, "{:?}", begun.elapsed());
     for watch in &greedy {
-        watch.synced().await.expect("each comes in the end");
+        watch.synced().await.expect("each arrives eventually");
     }
     assert!(begun.elapsed() > LISTING * 40, "one at a time");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "no state is kept for idle nodes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
+async fn failed_list_is_retried_until_the_watch_ends() {
     let world = World::new(&[]).await;
     let followed = Followed::new(Arc::clone(&world.watch));
     world.api.code.store(500, Ordering::SeqCst);
@@ -204,7 +204,7 @@ async fn a_list_that_fails_is_made_again_until_the_watch_ends() {
     assert!(!followed.is_proven());
     world.watch.fail(&Closed::new(503, "over"));
     world.api.answers.notify_one();
-    assert!(!proof.await.expect("no panic"), "nobody is told that anything is gone");
+    assert!(!proof.await.expect("no panic"), "no deletion is reported");
 }
 
 /// An API server that answers lists after a while, and records their label selectors.
@@ -258,7 +258,7 @@ async fn selecting(hub: &Hub, selector: &str) -> Arc<SharedWatch> {
     for event in [ObjectEvent::RelistStart, ObjectEvent::RelistEnd] {
         events.send(event).await.expect("it runs");
     }
-    watch.synced().await.expect("it goes on");
+    watch.synced().await.expect("it continues");
     // The watch goes on as long as its event channel is open.
     tokio::spawn(async move { events.closed().await });
     watch
@@ -271,7 +271,7 @@ fn proving(hub: &Arc<Hub>, name: &str, watch: &Arc<SharedWatch>) -> tokio::task:
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
+async fn node_with_many_selectors_does_not_delay_lists_of_others() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let shared = selecting(&hub, "shared").await;
@@ -292,11 +292,11 @@ async fn a_node_with_many_selectors_lets_the_lists_of_others_pass() {
     for proof in greedy {
         assert!(proof.await.expect("no panic"));
     }
-    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "nothing is kept of nodes that ask nothing");
+    assert_eq!(hub.subscriptions.kube.nodes_with_turns(), 0, "no state is kept for idle nodes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their_lists() {
+async fn failed_shared_list_is_retried_by_one_session_and_delays_no_other_list() {
     let api = Arc::new(Slow::default());
     let hub = api.hub();
     let (odd, good) = (selecting(&hub, "odd").await, selecting(&hub, "good").await);
@@ -322,7 +322,7 @@ async fn a_list_that_fails_is_made_by_one_of_many_and_holds_up_no_other_of_their
 
 /// End to end: an edge reconnects with an object that the copy does not have.
 #[tokio::test(start_paused = true)]
-async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
+async fn edge_keeps_followed_objects_while_the_api_server_does_not_answer() {
     let rights = Arc::new(Rights::default());
     let hub = hub(&scripted(&rights));
     hub.subscriptions.open(&node(), &subscribe(SubscriptionId(1))).await.expect("the watch runs already");
@@ -338,9 +338,13 @@ async fn an_edge_keeps_what_it_follows_while_the_api_server_does_not_answer() {
     let (epoch, inventory) = (Some(hub.epoch.load().as_ref().clone()), Inventory::Full(vec![held]));
     let resumed = Subscribe { epoch, inventory, ..subscribe(subscription) };
     edge.session.subscribe(resumed).expect("room for one");
-    assert_eq!(edge.listen(SOON).await, Some((subscription, None)), "caught up: nobody waits for the answer");
+    assert_eq!(
+        edge.listen(SOON).await,
+        Some((subscription, None)),
+        "caught up: no node waits for the answer"
+    );
     assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
-    assert_eq!(edge.deleted, 0, "the copy is no proof, whatever time passes");
+    assert_eq!(edge.deleted, 0, "the copy is no proof, regardless of its age");
     rights.deaf.store(false, Ordering::SeqCst);
     assert_eq!(edge.listen(Duration::from_secs(120)).await, None);
     assert_eq!(edge.deleted, 1, "the list has no such object");

@@ -85,7 +85,7 @@ impl Edge {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_report_that_waits_at_one_replica_never_follows_a_newer_one_through_another() {
+async fn report_waiting_at_one_replica_never_overwrites_a_newer_one_from_another() {
     let api = Api::new();
     let replicas = [hub(&api.pod.client().into()), hub(&api.pod.client().into())];
     let mut before = Edge::connect(&replicas[0]);
@@ -103,14 +103,14 @@ async fn a_report_that_waits_at_one_replica_never_follows_a_newer_one_through_an
 
 /// A conflict with another writer costs one more report, but never the order.
 #[tokio::test(start_paused = true)]
-async fn a_report_after_a_conflict_is_made_on_what_is_there() {
+async fn report_after_a_conflict_is_based_on_the_present_object() {
     let api = Api::new();
     let hub = hub(&api.pod.client().into());
     let mut edge = Edge::connect(&hub);
     edge.report(&json!({"phase": "Pending"}));
     assert_eq!(edge.answer().await, 200);
     edge.report(&json!({"phase": "Running"}));
-    assert_eq!(edge.answer().await, 200, "its own write is known before a watch has shown it");
+    assert_eq!(edge.answer().await, 200, "its own write is known before a watch shows it");
     // Another writer has changed fields other than the status.
     api.pod.state.lock().0 += 1;
     edge.report(&json!({"phase": "Succeeded"}));

@@ -148,7 +148,7 @@ async fn come(hub: &Arc<super::Hub>, number: usize, returns: bool) -> Edge {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_comes_back_costs_few_calls() {
+async fn reconnecting_node_costs_few_api_calls() {
     let counts = Counts::default();
     let hub = hub(&counting(&counts));
     let all = |returns: bool| join_all((0..NODES).map(|number| come(&hub, number, returns)));
@@ -165,6 +165,6 @@ async fn a_node_that_comes_back_costs_few_calls() {
         find(&OF_EACH) * NODES + find(&OF_ALL)
     };
     let above: Vec<_> = counts.iter().filter(|(kind, count)| **count > bound(kind)).collect();
-    assert!(above.is_empty(), "{NODES} nodes came back: {above:?} of {counts:?}");
-    assert_eq!(counts["lease"], bound("lease"), "the nodes have asked: {counts:?}");
+    assert!(above.is_empty(), "{NODES} nodes reconnected: {above:?} of {counts:?}");
+    assert_eq!(counts["lease"], bound("lease"), "the nodes have made calls: {counts:?}");
 }

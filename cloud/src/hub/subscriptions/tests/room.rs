@@ -79,7 +79,7 @@ impl Node {
 }
 
 fn hub_with_memory() -> Arc<Hub> {
-    let mut hub = Arc::into_inner(hub(&objects())).expect("nobody else has it");
+    let mut hub = Arc::into_inner(hub(&objects())).expect("no other node has it");
     hub.subscriptions = hub.subscriptions.with_memory(ALL);
     Arc::new(hub)
 }
@@ -89,7 +89,7 @@ fn ended(hub: &Hub, kind: &'static str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_node_alone_follows_is_bounded_in_bytes() {
+async fn selection_of_a_single_node_is_bounded_in_bytes() {
     let hub = hub_with_memory();
     let (one, other) = (Node::new(&hub, "one"), Node::new(&hub, "other"));
     assert_eq!(one.follow("much=16").await, Err(413), "more than its share at once");
@@ -104,7 +104,7 @@ async fn what_one_node_alone_follows_is_bounded_in_bytes() {
     assert_eq!(
         one.follow("b=10").await,
         Ok(SubscriptionId(3)),
-        "what another one follows as well is in nobody's share"
+        "an object that another node follows too counts for no share"
     );
     assert_eq!((one.ended(), other.ended()), (vec![], vec![]));
 
@@ -121,7 +121,7 @@ async fn what_one_node_alone_follows_is_bounded_in_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_share_of_one_node_does_not_end_what_another_one_waits_for() {
+async fn full_share_of_one_node_does_not_end_a_watch_awaited_by_another() {
     let hub = hub_with_memory();
     let (full, other) = (Node::new(&hub, "full"), Node::new(&hub, "other"));
     full.follow("a=14").await.expect("it fits");
@@ -130,7 +130,7 @@ async fn a_full_share_of_one_node_does_not_end_what_another_one_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_node_selects_never_ends_a_watch_of_many() {
+async fn selection_of_one_node_never_ends_a_watch_with_many_followers() {
     let hub = hub_with_memory();
     let honest = ["h1", "h2", "h3"].map(|name| Node::new(&hub, name));
     for selector in ["a=14", "b=14", "c=14"] {
@@ -162,7 +162,7 @@ async fn what_one_node_selects_never_ends_a_watch_of_many() {
 
 /// An object that many follow grows when all memory is used up.
 #[tokio::test(start_paused = true)]
-async fn a_watch_of_many_that_grows_ends_one_of_few() {
+async fn growing_watch_with_many_followers_ends_one_with_few() {
     let hub = hub_with_memory();
     let nodes = ["n1", "n2", "n3"].map(|name| Node::new(&hub, name));
     let (payers, resource) = (&hub.subscriptions.interned.payers, subscribe(SubscriptionId(1)).resource);

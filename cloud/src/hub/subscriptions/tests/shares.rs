@@ -77,7 +77,7 @@ const DOCUMENT: &str = "/openapi/v2";
 const LIST: &str = "/api/v1/namespaces/d/configmaps";
 
 #[tokio::test(start_paused = true)]
-async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
+async fn unread_large_answers_delay_no_other_node() {
     let (kube, asked) = large();
     let hub = hub(&kube);
     let mut greedy = peer(&hub, "n");
@@ -90,19 +90,19 @@ async fn large_answers_that_a_node_does_not_take_hold_up_nobody() {
         // By now the cached documents have expired.
         tokio::time::sleep(Duration::from_millis(500)).await;
         let used = hub.registry.get(&node()).expect("connected").memory.all.used();
-        assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is taken");
+        assert!((LARGE / 2..LARGE + LARGE / 2).contains(&used), "{used} bytes for one answer that is read");
         let mut other = peer(&hub, "other");
         ask(&mut other, 0..1, DOCUMENT).await;
         assert_eq!(answers(&mut other, 1).await, [200], "others are answered meanwhile");
         assert_eq!(hub.metrics.leases.get(), round, "its own lease is renewed");
     }
-    assert_eq!(answers(&mut greedy, 16).await, [200; 16], "whoever reads gets all");
+    assert_eq!(answers(&mut greedy, 16).await, [200; 16], "a node that reads gets everything");
     let asked = asked.load(Ordering::SeqCst);
-    assert!(asked <= 2 * 8, "a list that had to wait is asked for once more: {asked} questions for 8 lists");
+    assert!(asked <= 2 * 8, "a delayed list is requested once more: {asked} requests for 8 lists");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_connects_again_and_again_has_one_share() {
+async fn reconnecting_node_has_one_share() {
     let (kube, _) = large();
     let hub = hub(&kube);
     let mut left = Vec::new();
@@ -126,7 +126,7 @@ async fn a_node_that_connects_again_and_again_has_one_share() {
 
 /// Each proof that two machines use an identity causes an event, which cloudcore writes in its own name.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_takes_turns_with_itself_causes_few_events() {
+async fn alternating_processes_of_one_node_cause_few_events() {
     let events = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&events);
     let service = tower::service_fn(move |request: Request<Body>| {

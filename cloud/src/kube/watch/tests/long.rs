@@ -77,7 +77,7 @@ async fn object_of(events: &mut mpsc::Receiver<ObjectEvent>) -> RawObject {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_texts_of_one_large_object_are_in_memory_one_after_the_other() {
+async fn texts_of_one_large_object_are_in_memory_one_at_a_time() {
     for own in [true, false] {
         let under = Under::default();
         let kube = api((0..48).map(|_| slowly(&[long(1, MIB)], &under)).collect());
@@ -93,7 +93,7 @@ async fn the_texts_of_one_large_object_are_in_memory_one_after_the_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_for_ever() {
+async fn stalled_long_event_delays_no_short_one_and_long_ones_only_briefly() {
     let under = Under::default();
     let stalled = slowly(&[long(1, MIB)], &under).take(10).chain(stream::pending()).boxed();
     let bodies = vec![stalled, slowly(&[long(2, MIB)], &under), slowly(&[long(3, 100)], &under)];
@@ -115,7 +115,7 @@ async fn a_long_event_that_does_not_come_holds_up_no_short_one_and_no_long_one_f
 
 /// The watch loses nothing else, and the object is not read again and again.
 #[tokio::test(start_paused = true)]
-async fn of_an_object_that_is_too_long_is_known_which_it_is_and_the_watch_goes_on() {
+async fn too_long_object_is_identified_and_the_watch_continues() {
     let under = Under::default();
     let lines = [long(1, LINE_LEN_MAX), event("MODIFIED", 2, "9")];
     let kube = api(vec![slowly(&lines, &under)]);

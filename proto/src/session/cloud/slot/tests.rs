@@ -109,7 +109,7 @@ fn across_epochs_revisions_have_no_order() {
 }
 
 #[test]
-fn contents_that_agree_in_half_a_hash_are_two() {
+fn contents_that_share_half_a_hash_are_different() {
     let (half, one, two) = (7, 1 << 64 | 7, 2 << 64 | 7);
     for (peer_state, foreign, lookup, decision) in [
         (held("a", 4, one), false, wanted("a", 5, two), "upsert"),
@@ -127,7 +127,7 @@ fn contents_that_agree_in_half_a_hash_are_two() {
 }
 
 #[test]
-fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
+fn edge_without_the_unreadable_feature_gets_no_unreadable_delivery() {
     for (peer_state, foreign, decision) in [
         (PeerState::Nothing, false, "settled"),
         (PeerState::Absent, false, "settled"),
@@ -144,10 +144,10 @@ fn an_edge_that_knows_nothing_of_unreadable_objects_is_told_nothing() {
 /// A version that the edge keeps from another epoch gets the oldest revision of this one, and is adopted when it is
 /// right.
 #[test]
-fn what_is_kept_of_another_epoch_is_older_than_everything() {
+fn version_kept_from_another_epoch_is_older_than_any() {
     let slot = Slot::new(held("a", 9, 1), true);
     let SlotDecision::Send(step) = slot.judge(&key(), Lookup::Unreadable(403), true) else {
-        panic!("it is told")
+        panic!("it is notified")
     };
     assert_eq!(step.becomes, held("a", 0, 1));
     let judged = |lookup| judged(step.becomes.clone(), false, lookup);
@@ -157,7 +157,7 @@ fn what_is_kept_of_another_epoch_is_older_than_everything() {
 }
 
 #[test]
-fn what_no_frame_may_carry_is_too_large() {
+fn object_beyond_the_frame_limit_is_too_large() {
     let object = |body: usize, dependencies: usize| {
         let body = vec![b' '; body].into();
         Lookup::Present(Arc::new(SharedObject::new(
@@ -173,7 +173,7 @@ fn what_no_frame_may_carry_is_too_large() {
 }
 
 #[test]
-fn the_size_chooses_the_lane() {
+fn object_size_determines_the_lane() {
     let lane = |len: usize| {
         let object = SharedObject::new(key(), version("a", 1, 1), vec![b' '; len].into(), Vec::new());
         match Slot::new(PeerState::Nothing, false).judge(&key(), Lookup::Present(Arc::new(object)), true) {

@@ -75,7 +75,7 @@ fn next(subscription: &mut Subscription, now: Moment, view: &View) -> Option<Pla
 }
 
 #[test]
-fn a_key_that_is_refused_a_thousand_times_has_one_timer() {
+fn repeatedly_refused_key_has_one_timer() {
     let view = View(Cell::new(1));
     let mut subscription = opened(&view);
     for _ in 0..1000 {
@@ -108,7 +108,7 @@ fn a_key_is_ready_once_however_often_it_is_offered() {
 }
 
 #[test]
-fn keys_that_nobody_wants_leave_nothing_behind() {
+fn unwanted_keys_leave_nothing_behind() {
     let view = View(Cell::new(1));
     let mut subscription = opened(&view);
     let other = ObjectKey::new(Resource::new("", "v1", "secrets"), "default", "other");
@@ -173,7 +173,7 @@ impl Fickle {
 /// The texts of a wanted key belong to the view and are shared; those of a deleted key are kept only for its slot,
 /// until the edge has acknowledged the deletion.
 #[test]
-fn texts_of_keys_that_have_gone_count() {
+fn keys_of_deleted_objects_count_towards_the_bound() {
     let opened = |name: &str, held: Option<HeldState>| {
         let key = ObjectKey::new(Resource::new("", "v1", "configmaps"), "default", name);
         let view = Fickle(key.clone(), Cell::new(held.is_none()));
@@ -193,7 +193,7 @@ fn texts_of_keys_that_have_gone_count() {
         let again = view.want(&mut subscription, false);
         let forgotten = view.deliver(&mut subscription);
         view.want(&mut subscription, false);
-        assert!(subscription.slots.is_empty(), "what nobody has and wants takes no place");
+        assert!(subscription.slots.is_empty(), "a key that is neither held nor wanted takes no entry");
         [held, gone[0], gone[1], back, again, forgotten]
     };
     let (short, long) = (offered("a"), offered(&"a".repeat(201)));
@@ -208,5 +208,5 @@ fn texts_of_keys_that_have_gone_count() {
         ]
     };
     let (short, long) = (claimed("a"), claimed(&"a".repeat(201)));
-    assert_eq!([long[0] - short[0], long[1] - short[1]], [200, 0], "what the edge alone knows of");
+    assert_eq!([long[0] - short[0], long[1] - short[1]], [200, 0], "objects that only the edge knows");
 }

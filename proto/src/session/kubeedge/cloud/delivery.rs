@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::CloudSession;
-use super::board::Board;
-use super::carried::{STAND_IN, stand_in};
-use super::flights::{Flight, Overdue};
+use super::in_flight::{InFlightDelivery, Overdue};
+use super::key_table::KeyTable;
+use super::object_replies::{STAND_IN, stand_in};
 use super::recorder::{Recorder, Standing};
 use super::slot::{DesiredObject, PeerState, Phase, Slot, SlotDecision, Step};
 use crate::codec::obstacle;
@@ -29,12 +29,12 @@ const STAND_IN_WAIT: Duration = Duration::from_millis(100);
 
 impl CloudSession {
     pub(super) fn poll_delivery(&mut self, view: &impl NodeView) -> Option<Outgoing> {
-        while self.flights.has_room() {
-            let Some(key) = self.board.front() else { break };
-            let slot = self.board.get(&key)?;
+        while self.in_flight.has_room() {
+            let Some(key) = self.key_table.front() else { break };
+            let slot = self.key_table.get(&key)?;
             if slot.holds > 0 {
                 // When the reply that carries the object is settled, the key is checked again.
-                self.board.pass_over(&key);
+                self.key_table.pass_over(&key);
                 continue;
             }
             let (wanted, dynamic) = self.wanted(&key, view);
@@ -44,9 +44,9 @@ impl CloudSession {
                         return Some(outgoing);
                     }
                 }
-                SlotDecision::Settled => self.board.settle(&key),
+                SlotDecision::Settled => self.key_table.settle(&key),
                 SlotDecision::Forget => self.forget(&key),
-                SlotDecision::Wait => self.board.wait(&key),
+                SlotDecision::Wait => self.key_table.wait(&key),
                 SlotDecision::TooLarge(object) => self.refuse_large(&key, &object),
             }
         }
@@ -56,27 +56,27 @@ impl CloudSession {
 
     /// Neither wanted nor held. The ledger may have named it nevertheless, because it seemed to be wanted.
     fn forget(&mut self, key: &ObjectKey) {
-        self.board.forget(key);
-        if !self.carried.carries(key) {
+        self.key_table.forget(key);
+        if !self.object_replies.carries(key) {
             self.recorder.removed(key);
         }
     }
 
     /// Whether the node is within its bound of followed objects with `new` objects more.
     pub(super) fn has_room(&mut self, new: usize, view: &impl NodeView) -> bool {
-        if self.board.followed().saturating_add(new) <= KUBEEDGE_FOLLOWED_MAX {
+        if self.key_table.followed().saturating_add(new) <= KUBEEDGE_FOLLOWED_MAX {
             return true;
         }
         let wanted = self.drop_unneeded(view);
-        self.room.counted(wanted.saturating_add(new), self.board.followed().saturating_add(new))
+        self.room.counted(wanted.saturating_add(new), self.key_table.followed().saturating_add(new))
     }
 
     /// Drops deleted objects that the edge does not hold. Returns the number of followed objects that are not deleted.
     fn drop_unneeded(&mut self, view: &impl NodeView) -> usize {
         let gone = |key: &ObjectKey| matches!(self.wanted(key, view), (DesiredObject::Gone, _));
-        let (wanted, unneeded) = self.board.divide(gone);
+        let (wanted, unneeded) = self.key_table.divide(gone);
         unneeded.iter().for_each(|key| self.forget(key));
-        self.board.drop_stale();
+        self.key_table.drop_stale();
         wanted
     }
 
@@ -121,13 +121,16 @@ impl CloudSession {
             None if unreadable => (DesiredObject::Unreadable, false),
             None if stands_in => (DesiredObject::StandIn, false),
             None if self.restoring => (DesiredObject::Pending, false),
-            None => (DesiredObject::Gone, self.board.get(key).is_some_and(|slot| slot.dynamic)),
+            None => (DesiredObject::Gone, self.key_table.get(key).is_some_and(|slot| slot.dynamic)),
         }
     }
 
     /// Whether the edge has an empty object instead of one that does not exist.
     fn holds_stand_in(&self, key: &ObjectKey) -> bool {
-        self.board.get(key).and_then(|slot| slot.peer_state.uid()).is_some_and(|uid| is_stand_in(key, uid))
+        self.key_table
+            .get(key)
+            .and_then(|slot| slot.peer_state.uid())
+            .is_some_and(|uid| is_stand_in(key, uid))
     }
 
     /// Sends a step, unless something must happen first.
@@ -139,11 +142,11 @@ impl CloudSession {
         view: &impl NodeView,
     ) -> Option<Outgoing> {
         if let Some(until) = self.must_wait(key, &step, view) {
-            self.board.put_off(key, until);
+            self.key_table.put_off(key, until);
             return None;
         }
         if matches!(step, Step::Delete(_)) && !self.is_certain(key, view) {
-            self.board.hesitate(key);
+            self.key_table.hesitate(key);
             return None;
         }
         let named = match &step {
@@ -153,17 +156,17 @@ impl CloudSession {
         match named? {
             Standing::Stored => {}
             Standing::Waiting => {
-                self.board.take(key, Phase::Recording);
+                self.key_table.take(key, Phase::Recording);
                 return None;
             }
         }
-        self.board.send(key, dynamic);
-        self.carried.cross(key, step.revision());
+        self.key_table.send(key, dynamic);
+        self.object_replies.cross(key, step.revision());
         let (id, millis) = (self.ids.id(), self.ids.millis(self.now));
         let number = self.next_document();
         self.counters.delivered += 1;
-        let flight = self.flights.push(self.now, number, id, key.clone(), step, millis);
-        Some(document(number, flight, &self.board, &self.recorder))
+        let delivery = self.in_flight.push(self.now, number, id, key.clone(), step, millis);
+        Some(document(number, delivery, &self.key_table, &self.recorder))
     }
 
     /// Makes sure that the ledger names the object to be sent; none when it never can.
@@ -190,8 +193,8 @@ impl CloudSession {
             Ok(standing) => Some(standing),
             Err(full) => {
                 // A deleted object leaves the ledger when the edge has confirmed the deletion.
-                self.board.take(key, Phase::Parked);
-                let retry_in = self.board.put_back(self.now, key, Some(object.version.revision));
+                self.key_table.take(key, Phase::Parked);
+                let retry_in = self.key_table.put_back(self.now, key, Some(object.version.revision));
                 self.report_refusal(
                     key,
                     RefusalReason::Other,
@@ -205,7 +208,7 @@ impl CloudSession {
 
     /// Until when a step must wait; none when it may be sent.
     fn must_wait(&self, key: &ObjectKey, step: &Step, view: &impl NodeView) -> Option<Option<Moment>> {
-        let slot = self.board.get(key)?;
+        let slot = self.key_table.get(key)?;
         if let Some(until) = slot.held_back(step, self.now) {
             return Some(until);
         }
@@ -226,7 +229,7 @@ impl CloudSession {
     /// may not know it yet.
     fn is_certain(&self, key: &ObjectKey, view: &impl NodeView) -> bool {
         let sent = |slot: &Slot| slot.peer_state.sent().is_some();
-        let claimed = !self.board.get(key).is_some_and(sent);
+        let claimed = !self.key_table.get(key).is_some_and(sent);
         // An empty object shows by itself that there was no real one.
         let stands_in = self.holds_stand_in(key);
         let mut certain = true;
@@ -260,7 +263,7 @@ impl CloudSession {
         reason: RefusalReason,
         message: String,
     ) {
-        if self.board.never(key, object.version.revision) {
+        if self.key_table.never(key, object.version.revision) {
             self.report_refusal(key, reason, message, Duration::MAX);
         }
     }
@@ -278,26 +281,31 @@ impl CloudSession {
     }
 
     /// A delivery was refused by the edge, or no copy of it was ever acknowledged.
-    pub(super) fn delivery_failed(&mut self, flight: &Flight, reason: RefusalReason, message: String) {
-        let retry_in = self.board.failed(self.now, &flight.key, &flight.step);
-        self.report_refusal(&flight.key, reason, message, retry_in);
+    pub(super) fn delivery_failed(
+        &mut self,
+        delivery: &InFlightDelivery,
+        reason: RefusalReason,
+        message: String,
+    ) {
+        let retry_in = self.key_table.failed(self.now, &delivery.key, &delivery.step);
+        self.report_refusal(&delivery.key, reason, message, retry_in);
     }
 
     pub(super) fn delivery_overdue(&mut self, overdue: Overdue) {
         match overdue {
-            Overdue::Unsure(flight) => {
-                let uid = flight.step.uid().cloned();
-                self.board.landed(&flight.key, PeerState::Unknown(uid));
+            Overdue::Unsure(delivery) => {
+                let uid = delivery.step.uid().cloned();
+                self.key_table.landed(&delivery.key, PeerState::Unknown(uid));
             }
-            Overdue::Lost(flight) => {
+            Overdue::Lost(delivery) => {
                 let message = "the edge acknowledged no copy of the delivery".to_owned();
-                self.delivery_failed(&flight, RefusalReason::Other, message);
+                self.delivery_failed(&delivery, RefusalReason::Other, message);
             }
         }
     }
 
     fn announce_caught_up(&mut self) {
-        if !self.caught_up && self.board.backlog() == 0 {
+        if !self.caught_up && self.key_table.backlog() == 0 {
             self.caught_up = true;
             self.events.push_back(CloudEvent::CaughtUp { subscription: SubscriptionId::NODE });
         }
@@ -309,24 +317,29 @@ fn is_stand_in(key: &ObjectKey, uid: &Uid) -> bool {
 }
 
 /// The document of a delivery, the same for each copy except for its number.
-pub(super) fn document(number: u64, flight: &Flight, board: &Board, recorder: &Recorder) -> Outgoing {
-    let Flight { id, key, step, millis, .. } = flight;
-    let dynamic = board.get(key).is_some_and(|slot| slot.dynamic);
+pub(super) fn document(
+    number: u64,
+    delivery: &InFlightDelivery,
+    key_table: &KeyTable,
+    recorder: &Recorder,
+) -> Outgoing {
+    let InFlightDelivery { id, key, step, millis, .. } = delivery;
+    let dynamic = key_table.get(key).is_some_and(|slot| slot.dynamic);
     match step {
         Step::Put(object, Operation::Update) if !dynamic => {
-            let head = || message(flight, dynamic, recorder);
+            let head = || message(delivery, dynamic, recorder);
             Outgoing::update(number, id, *millis, object, head)
         }
         Step::Put(object, _) | Step::Delete(PeerState::Sent(object)) => {
-            Outgoing::object(number, &message(flight, dynamic, recorder), object)
+            Outgoing::object(number, &message(delivery, dynamic, recorder), object)
         }
-        Step::Delete(_) => Outgoing::message(number, &message(flight, dynamic, recorder)),
+        Step::Delete(_) => Outgoing::message(number, &message(delivery, dynamic, recorder)),
     }
 }
 
 /// The delivery's message; the content is missing when a shared object is the content.
-fn message(flight: &Flight, dynamic: bool, recorder: &Recorder) -> Message {
-    let Flight { id, key, step, millis, .. } = flight;
+fn message(delivery: &InFlightDelivery, dynamic: bool, recorder: &Recorder) -> Message {
+    let InFlightDelivery { id, key, step, millis, .. } = delivery;
     let kind = recorder.ledger().get(key).map(|entry| entry.kind.clone());
     let kind = kind.or_else(|| kind_name(key.resource(), None)).unwrap_or_default();
     let (operation, object, content) = match step {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::CloudSession;
-use super::carried::Settled;
-use super::flights::{Acked, Flight};
+use super::in_flight::{Acked, InFlightDelivery};
+use super::object_replies::Settled;
 use super::requests::ReceivedRequest;
 use super::slot::PeerState;
 use crate::frame::RefusalReason;
@@ -120,9 +120,9 @@ impl CloudSession {
         if registers_node(&message) {
             // Without its Node in the store the kubelet cannot continue, whatever was sent before
             // (docs/reference/kubeedge.md#registration-order).
-            let doubted = self.board.doubt_resumed();
-            self.recorder.doubt(&doubted);
-            self.doubt_node();
+            let uncertain = self.key_table.mark_resumed_uncertain();
+            self.recorder.mark_uncertain(&uncertain);
+            self.mark_node_uncertain();
         }
         match self.requests.handle(self.now, message, &mut self.ids) {
             ReceivedRequest::New(request) => {
@@ -134,21 +134,21 @@ impl CloudSession {
         }
     }
 
-    fn doubt_node(&mut self) {
+    fn mark_node_uncertain(&mut self) {
         let key = ObjectKey::new(Resource::new("", "v1", "nodes"), "", self.config.node.as_str());
-        if self.board.get(&key).is_some_and(|slot| slot.peer_state.holds()) {
-            self.board.doubt(&key);
+        if self.key_table.get(&key).is_some_and(|slot| slot.peer_state.holds()) {
+            self.key_table.mark_uncertain(&key);
         } else {
-            self.board.offer(key);
+            self.key_table.offer(key);
         }
     }
 
     fn handle_ack(&mut self, parent: &MessageId, resource: &ResourcePath) {
-        if let Some(settled) = self.carried.acked(parent) {
+        if let Some(settled) = self.object_replies.acked(parent) {
             return self.settle_reply(settled);
         }
-        match self.flights.acked(self.now, parent) {
-            Acked::Landed(flight) => self.landed(flight),
+        match self.in_flight.acked(self.now, parent) {
+            Acked::Landed(delivery) => self.landed(delivery),
             Acked::Partly => {}
             Acked::Unknown if self.plain_replies.contains(parent) => {}
             Acked::Unknown => self.handle_late_ack(resource),
@@ -164,7 +164,7 @@ impl CloudSession {
             return;
         };
         let key = ObjectKey::new(resource, path.namespace(), name);
-        if self.board.marks_late_ack(&key) {
+        if self.key_table.marks_late_ack(&key) {
             // Not at once: an edge that acknowledges everything twice must not cause endless sending.
             self.late_acks.push_back((self.now + RESEND_AFTER, key));
         }
@@ -173,58 +173,58 @@ impl CloudSession {
     /// Checks the keys that late acknowledgements named.
     pub(super) fn handle_late_acks(&mut self) {
         while let Some((_, key)) = self.late_acks.pop_front_if(|(due, _)| *due <= self.now) {
-            self.board.handle_late_ack(&key);
+            self.key_table.handle_late_ack(&key);
         }
     }
 
-    fn landed(&mut self, flight: Flight) {
-        let becomes = flight.step.becomes();
+    fn landed(&mut self, delivery: InFlightDelivery) {
+        let becomes = delivery.step.becomes();
         // A reply with another version that is still under way may yet replace what was stored.
-        let crossed = self.carried.cross(&flight.key, flight.step.revision());
+        let crossed = self.object_replies.cross(&delivery.key, delivery.step.revision());
         let version = becomes.sent().cloned();
         match &version {
             _ if crossed => {}
-            Some(version) => self.recorder.acked(&flight.key, &version.uid, version.revision),
-            None => self.recorder.removed(&flight.key),
+            Some(version) => self.recorder.acked(&delivery.key, &version.uid, version.revision),
+            None => self.recorder.removed(&delivery.key),
         }
-        self.board.landed(&flight.key, becomes);
+        self.key_table.landed(&delivery.key, becomes);
         self.counters.acked += 1;
-        let latency = self.now.since(flight.sent_at);
+        let latency = self.now.since(delivery.sent_at);
         self.events.push_back(CloudEvent::Acked {
             subscription: SubscriptionId::NODE,
-            key: flight.key,
+            key: delivery.key,
             version,
             latency,
         });
     }
 
     fn handle_failure(&mut self, parent: &MessageId, sentence: String) {
-        if let Some(flight) = self.flights.failed(parent) {
-            self.delivery_failed(&flight, RefusalReason::Storage, clip(sentence));
+        if let Some(delivery) = self.in_flight.failed(parent) {
+            self.delivery_failed(&delivery, RefusalReason::Storage, clip(sentence));
         }
     }
 
     /// A reply with an object was acknowledged, or has had enough time to arrive.
     pub(super) fn settle_reply(&mut self, settled: Settled) {
-        let Settled { load, sure } = settled;
-        let slot = self.board.slot(&load.key);
-        if load.acknowledged {
+        let Settled { object, sure } = settled;
+        let slot = self.key_table.slot(&object.key);
+        if object.acknowledged {
             slot.holds = slot.holds.saturating_sub(1);
-            if sure && self.board.confirm(&load.key, &load.uid, load.revision) {
+            if sure && self.key_table.confirm(&object.key, &object.uid, object.revision) {
                 return;
             }
         }
-        let slot = self.board.slot(&load.key);
+        let slot = self.key_table.slot(&object.key);
         slot.passed_over = false;
-        let believed = slot.peer_state.revision().filter(|_| slot.peer_state.uid() == Some(&load.uid));
-        if sure && load.acknowledged {
+        let believed = slot.peer_state.revision().filter(|_| slot.peer_state.uid() == Some(&object.uid));
+        if sure && object.acknowledged {
             // Not recorded in the ledger: a delivery in the edge's queue may still overwrite it after the connection.
-            self.board.believe(&load.key, PeerState::Seen(load.uid, load.revision));
-        } else if !sure || believed.is_none_or(|believed| believed > load.revision) {
+            self.key_table.believe(&object.key, PeerState::Seen(object.uid, object.revision));
+        } else if !sure || believed.is_none_or(|believed| believed > object.revision) {
             // Two versions crossed, or the edge has returned to an older one.
-            let unsure = slot.peer_state.unsure(Some(&load.uid));
-            self.board.believe(&load.key, unsure);
+            let unsure = slot.peer_state.unsure(Some(&object.uid));
+            self.key_table.believe(&object.key, unsure);
         }
-        self.board.offer(load.key);
+        self.key_table.offer(object.key);
     }
 }

@@ -38,7 +38,7 @@ struct OngoingWrite {
     /// Keys for which it states that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
     /// It withdraws the versions that the edge may have lost.
-    settles_doubt: bool,
+    settles_uncertain: bool,
 }
 
 /// The ledger and its pending writes.
@@ -52,7 +52,7 @@ pub(super) struct Recorder {
     /// Keys for which the stored state says, or may say, that the edge holds a version.
     claims: BTreeSet<ObjectKey>,
     /// The stored state names versions that the edge may have lost.
-    doubt: bool,
+    uncertain: bool,
     write: Option<OngoingWrite>,
     newest: u64,
     /// A change since the newest write, which may wait.
@@ -79,7 +79,7 @@ impl Recorder {
             ledger,
             unwanted: BTreeSet::new(),
             urgent: BTreeSet::new(),
-            doubt: false,
+            uncertain: false,
             write: None,
             newest: 0,
             changed: false,
@@ -201,15 +201,15 @@ impl Recorder {
     }
 
     /// The edge may have lost these objects.
-    pub(super) fn doubt(&mut self, keys: &BTreeSet<ObjectKey>) {
+    pub(super) fn mark_uncertain(&mut self, keys: &BTreeSet<ObjectKey>) {
         for key in keys {
-            self.doubt |= self.forget(key) == Standing::Waiting;
+            self.uncertain |= self.forget(key) == Standing::Waiting;
         }
     }
 
     /// Whether the stored state names no version that the edge may have lost.
     pub(super) fn is_sure(&self) -> bool {
-        !self.doubt && !self.write.as_ref().is_some_and(|write| write.settles_doubt)
+        !self.uncertain && !self.write.as_ref().is_some_and(|write| write.settles_uncertain)
     }
 
     /// The edge has acknowledged a version, and holds no other.
@@ -236,8 +236,9 @@ impl Recorder {
         self.newest += 1;
         let claims = claims(&self.ledger);
         self.claims.extend(claims.iter().cloned());
-        let (keys, settles_doubt) = (std::mem::take(&mut self.urgent), std::mem::take(&mut self.doubt));
-        self.write = Some(OngoingWrite { number: self.newest, keys, claims, settles_doubt });
+        let (keys, settles_uncertain) =
+            (std::mem::take(&mut self.urgent), std::mem::take(&mut self.uncertain));
+        self.write = Some(OngoingWrite { number: self.newest, keys, claims, settles_uncertain });
         self.changed = false;
         self.lazy_at = now + self.lazy;
         Some(LedgerWrite { number: self.newest, ledger: self.ledger.clone() })
@@ -271,7 +272,7 @@ impl Recorder {
     fn give_up(&mut self, number: u64) -> bool {
         let Some(write) = self.write.take_if(|write| write.number == number) else { return false };
         self.urgent.extend(write.keys);
-        self.doubt |= write.settles_doubt;
+        self.uncertain |= write.settles_uncertain;
         self.changed = true;
         true
     }
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn an_urgent_write_names_what_will_be_wanted_soon() {
+    fn urgent_write_includes_keys_wanted_soon() {
         let mut recorder = recorder();
         assert!(!recorder.is_urgent(at(0)));
         want(&mut recorder, "a", "1");
@@ -363,7 +364,7 @@ mod tests {
         let unknown = ObjectKey::new(Resource::new("x", "v1", "things"), "default", "t");
         recorder.expect([key("a"), key("b"), unknown]);
         let write = recorder.poll(at(0)).expect("urgent");
-        assert_eq!(write.ledger.len(), 2, "nothing says the kind of the third");
+        assert_eq!(write.ledger.len(), 2, "the kind of the third is unknown");
         assert_eq!(want(&mut recorder, "b", "1"), Standing::Waiting, "it is being stored");
         assert_eq!(recorder.saved(write.number, at(0)), [key("a"), key("b")].into());
         assert_eq!(want(&mut recorder, "b", "1"), Standing::Stored);
@@ -374,7 +375,7 @@ mod tests {
 
     /// A user who creates a pod can make its node request any number of objects.
     #[test]
-    fn of_what_a_node_asks_for_and_does_not_need_a_few_are_named_at_a_time() {
+    fn ledger_names_few_requested_objects_that_are_not_needed() {
         let mut recorder = recorder();
         let mut asked = |number: usize, needed: bool| {
             recorder.want_reply(&key(&format!("c{number}")), "ConfigMap", &uid("1"), needed)
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn removals_and_versions_wait_for_company() {
+    fn removals_and_versions_are_batched() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         let number = recorder.poll(at(1)).expect("urgent").number;
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_taken_back_before_it_becomes_untrue() {
+    fn stored_version_is_withdrawn_before_it_becomes_wrong() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         recorder.acked(&key("a"), &uid("1"), CloudRevision(7));
@@ -415,7 +416,7 @@ mod tests {
         assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(7)), Standing::Stored);
         assert_eq!(recorder.forget_newer(&key("a"), CloudRevision(6)), Standing::Waiting, "it may be stored");
         recorder.saved(write.number, at(0));
-        recorder.doubt(&[key("a")].into());
+        recorder.mark_uncertain(&[key("a")].into());
         assert!(!recorder.is_sure());
         let write = recorder.poll(at(0)).expect("urgent");
         recorder.failed(write.number, at(0));
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_repeated_after_a_while() {
+    fn failed_ledger_writes_are_retried() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "1");
         let write = recorder.poll(at(0)).expect("urgent");
@@ -440,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn conflicts_add_what_is_new_and_nothing_else() {
+    fn ledger_conflict_merges_only_new_keys() {
         let mut recorder = recorder();
         want(&mut recorder, "a", "2");
         let write = recorder.poll(at(0)).expect("urgent");
@@ -460,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn another_epoch_forgets_the_versions_and_keeps_the_keys() {
+    fn new_epoch_drops_versions_and_keeps_keys() {
         let mut ledger = Ledger::new(Some(epoch(1)), Vec::new());
         let entry =
             LedgerEntry { kind: "ConfigMap".into(), uid: Some(uid("1")), revision: Some(CloudRevision(7)) };

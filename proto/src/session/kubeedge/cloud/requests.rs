@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::carried::Load;
+use super::object_replies::RepliedObject;
 use crate::frame::{Reply, ReplyBody, Request, RequestBody};
 use crate::ids::{Moment, RequestId};
 use crate::kubeedge::encode_head;
@@ -40,7 +40,7 @@ pub(super) struct PendingAnswer {
     /// The content of the message, when it is the body that deliveries share.
     pub(super) shared: Option<Arc<SharedObject>>,
     /// The object in the answer, when the edge stores it.
-    pub(super) load: Option<Load>,
+    pub(super) object: Option<RepliedObject>,
     /// The answer ends the registration of the node: the edge will not report again that it may have lost everything.
     pub(super) registers: bool,
 }
@@ -158,9 +158,9 @@ impl Requests {
             return;
         };
         if let Some(waiting) = self.waiting.get_mut(index) {
-            let load = Load::of(&waiting.asked, &fitted);
+            let object = RepliedObject::of(&waiting.asked, &fitted);
             let registers = registers_node(&waiting.asked);
-            waiting.answer = Some(PendingAnswer { message: fitted.message, shared: None, load, registers });
+            waiting.answer = Some(PendingAnswer { message: fitted.message, shared: None, object, registers });
         }
     }
 
@@ -185,9 +185,9 @@ impl Requests {
         let resource = asked.route.resource.clone();
         let message = asked.controller_reply(ids.id(), ids.millis(now), resource, Content::null());
         let message = message.with_resource_version(&object.version.revision.to_string());
-        let load = Load::of_shared(asked, object);
-        waiting.answer =
-            Some(PendingAnswer { message, shared: Some(Arc::clone(object)), load, registers: false });
+        let replied = RepliedObject::of_shared(asked, object);
+        let shared = Some(Arc::clone(object));
+        waiting.answer = Some(PendingAnswer { message, shared, object: replied, registers: false });
         true
     }
 

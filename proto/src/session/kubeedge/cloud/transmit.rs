@@ -1,8 +1,8 @@
 //! Outgoing documents and timers.
 
 use super::CloudSession;
-use super::carried::Load;
 use super::delivery::document;
+use super::object_replies::RepliedObject;
 use super::recorder::{Recorder, Standing};
 use super::requests::PendingAnswer;
 use crate::ids::{Moment, SubscriptionId};
@@ -35,25 +35,27 @@ impl CloudSession {
     }
 
     fn poll_reply(&mut self, view: &impl NodeView) -> Option<Outgoing> {
-        let (recorder, carried) = (&mut self.recorder, &self.carried);
+        let (recorder, object_replies) = (&mut self.recorder, &self.object_replies);
         let answer = self.requests.poll(|answer| {
-            let load = answer.load.as_ref();
+            let object = answer.object.as_ref();
             (!answer.registers || recorder.is_sure())
-                && load.is_none_or(|load| carried.has_room() && is_recorded(recorder, load, view))
+                && object
+                    .is_none_or(|object| object_replies.has_room() && is_recorded(recorder, object, view))
         })?;
-        let PendingAnswer { mut message, mut shared, load, .. } = answer;
+        let PendingAnswer { mut message, mut shared, object, .. } = answer;
         let number = self.next_document();
-        if let Some(load) = load {
-            if let Err(full) = named(&mut self.recorder, &load, view) {
+        if let Some(object) = object {
+            if let Err(full) = named(&mut self.recorder, &object, view) {
                 message.route.operation = Operation::Error;
                 message.content = Content::text(&full.to_string());
                 shared = None;
             } else {
-                let crossed = self.flights.of(&load.key);
-                let crossed = crossed.is_some_and(|flight| flight.step.revision() != Some(load.revision));
-                let slot = self.board.slot(&load.key);
-                slot.holds = slot.holds.saturating_add(u16::from(load.acknowledged));
-                self.carried.push(message.header.id.clone(), load, number, crossed);
+                let crossed = self.in_flight.of(&object.key);
+                let crossed =
+                    crossed.is_some_and(|delivery| delivery.step.revision() != Some(object.revision));
+                let slot = self.key_table.slot(&object.key);
+                slot.holds = slot.holds.saturating_add(u16::from(object.acknowledged));
+                self.object_replies.push(message.header.id.clone(), object, number, crossed);
             }
         } else {
             if self.plain_replies.len() >= PLAIN_REPLIES_MAX {
@@ -69,10 +71,10 @@ impl CloudSession {
 
     fn poll_resend(&mut self) -> Option<Outgoing> {
         let number = self.documents + 1;
-        let flight = self.flights.resend(number)?;
+        let delivery = self.in_flight.resend(number)?;
         self.documents = number;
         self.counters.resent += 1;
-        Some(document(number, flight, &self.board, &self.recorder))
+        Some(document(number, delivery, &self.key_table, &self.recorder))
     }
 
     pub(super) fn next_document(&mut self) -> u64 {
@@ -96,14 +98,14 @@ impl CloudSession {
             let text = format!("the edge has accepted no data for {} s", self.config.silence.as_secs());
             return self.fail(&SessionError::Timeout(text));
         }
-        while let Some(overdue) = self.flights.overdue(now) {
+        while let Some(overdue) = self.in_flight.overdue(now) {
             self.delivery_overdue(overdue);
         }
-        while let Some(settled) = self.carried.expire(now) {
+        while let Some(settled) = self.object_replies.expire(now) {
             self.settle_reply(settled);
         }
         self.handle_late_acks();
-        self.board.handle_timeout(now);
+        self.key_table.handle_timeout(now);
         self.requests.handle_timeout(now, &mut self.ids);
     }
 
@@ -116,10 +118,10 @@ impl CloudSession {
         let deadlines = [
             Some(self.last_heard + self.config.silence),
             self.progress.deadline(self.config.silence),
-            self.flights.deadline(),
-            self.carried.deadline(),
+            self.in_flight.deadline(),
+            self.object_replies.deadline(),
             self.late_acks.front().map(|(due, _)| *due),
-            self.board.deadline(),
+            self.key_table.deadline(),
             self.requests.deadline(),
             self.recorder.deadline(),
         ];
@@ -129,15 +131,19 @@ impl CloudSession {
 
 /// Whether the ledger covers the effect of this reply on the edge's store. A full ledger does not hold replies up:
 /// they become refusals.
-fn is_recorded(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> bool {
-    let named = named(recorder, load, view);
-    let covered = recorder.forget_newer(&load.key, load.revision);
+fn is_recorded(recorder: &mut Recorder, object: &RepliedObject, view: &impl NodeView) -> bool {
+    let named = named(recorder, object, view);
+    let covered = recorder.forget_newer(&object.key, object.revision);
     named != Ok(Standing::Waiting) && covered == Standing::Stored
 }
 
 /// Makes the ledger name the object that a reply carries.
-fn named(recorder: &mut Recorder, load: &Load, view: &impl NodeView) -> Result<Standing, LedgerFull> {
-    let known = recorder.ledger().get(&load.key).is_some();
-    let needed = known || !matches!(view.lookup(SubscriptionId::NODE, &load.key), Lookup::Unwanted(_));
-    recorder.want_reply(&load.key, &load.kind, &load.uid, needed)
+fn named(
+    recorder: &mut Recorder,
+    object: &RepliedObject,
+    view: &impl NodeView,
+) -> Result<Standing, LedgerFull> {
+    let known = recorder.ledger().get(&object.key).is_some();
+    let needed = known || !matches!(view.lookup(SubscriptionId::NODE, &object.key), Lookup::Unwanted(_));
+    recorder.want_reply(&object.key, &object.kind, &object.uid, needed)
 }

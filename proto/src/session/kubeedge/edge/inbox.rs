@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_delivery_may_come_again() {
+    fn refused_delivery_may_be_repeated() {
         let mut inbox = Inbox::default();
         receive(&mut inbox, "a");
         assert!(inbox.refused(Seq(1)).is_some() && inbox.refused(Seq(1)).is_none());

@@ -62,7 +62,7 @@ fn a_list_of_pods_is_an_array_or_an_error() {
 }
 
 #[test]
-fn no_failure_of_a_change_is_empty_or_incomplete() {
+fn failed_changes_have_a_complete_answer() {
     for (operation, resource) in CHANGES {
         let request = edged(operation, resource);
         for content in [
@@ -108,7 +108,7 @@ fn successes_pass_as_they_are() {
 }
 
 #[test]
-fn a_lease_that_is_not_there_has_no_object() {
+fn missing_lease_is_answered_without_an_object() {
     let request = edged("query", "kube-node-lease/lease/edge1");
     let error = StatusError::new(404, "NotFound", "not found");
     let content = String::from_utf8(Outcome::Failed(error).to_content().as_json().to_vec()).expect("text");
@@ -164,7 +164,7 @@ fn applications_are_answered_with_their_own_record() {
 }
 
 #[test]
-fn who_does_not_wait_gets_nothing_and_the_unknown_a_refusal() {
+fn unawaited_request_gets_nothing_and_an_unknown_one_a_refusal() {
     for (operation, resource) in [("insert", "default/event/a"), ("update", "default/rulestatus/a")] {
         let request = edged(operation, resource);
         assert!(

@@ -26,14 +26,14 @@ fn hardened() -> Value {
 }
 
 #[test]
-fn a_hardened_pod_keeps_to_all_levels() {
+fn hardened_pod_passes_all_levels() {
     for level in ["privileged", "baseline", "restricted"] {
         assert_eq!(found(level, "latest", &hardened()), [], "{level}");
     }
 }
 
 #[test]
-fn an_ordinary_pod_breaks_the_strictest_level_alone() {
+fn ordinary_pod_fails_only_the_strictest_level() {
     let pod = json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}});
     assert_eq!(found("baseline", "latest", &pod), []);
     let restricted = found("restricted", "latest", &pod);
@@ -57,7 +57,7 @@ fn an_ordinary_pod_breaks_the_strictest_level_alone() {
 }
 
 #[test]
-fn each_way_out_of_a_container_is_found() {
+fn each_container_escape_is_detected() {
     let changes: [(&str, Value, &str, &str); 15] = [
         ("/spec/hostNetwork", json!(true), "host namespaces", "hostNetwork=true"),
         (
@@ -153,7 +153,7 @@ fn each_way_out_of_a_container_is_found() {
 }
 
 #[test]
-fn older_rules_are_those_of_their_time() {
+fn pinned_versions_use_the_rules_of_their_time() {
     let sysctl = json!({"spec": {"securityContext": {"sysctls": [{"name": "net.ipv4.tcp_rmem"}]}}});
     assert_eq!(found("baseline", "v1.31", &sysctl).len(), 1);
     assert_eq!(found("baseline", "v1.32", &sysctl), []);

@@ -1,5 +1,5 @@
-//! The selections that are followed or should be, and their progress. The board is state, not a queue: on every change
-//! the session with the cloud compares it with the selections it follows.
+//! The selections that are followed or should be, and their progress. The registry is state, not a queue: on every
+//! change the session with the cloud compares it with the selections it follows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use tombolo_proto::ids::SubscriptionId;
 use tombolo_proto::limits::SUBSCRIPTIONS_MAX;
 
 use super::entry::{Duty, SelectionEntry, Standing};
-use super::{Borrower, KEPT_PER_SENDER_MAX};
+use super::{KEPT_PER_SENDER_MAX, TokenCaller};
 use crate::store::Selection;
 
 /// Maximum number of selections that parts of this agent may wish for at a time.
@@ -30,14 +30,14 @@ pub(crate) struct Wanted {
 pub(super) enum SelectionLookup {
     /// In the selection itself or a wider one.
     At(SubscriptionId),
-    /// On the board, but about to be forgotten.
+    /// In the registry, but about to be forgotten.
     Leaving,
     Nowhere,
 }
 
 /// All selections, for the session with the cloud and for local clients.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct SelectionRegistry {
     entries: Mutex<BTreeMap<SubscriptionId, SelectionEntry>>,
     /// Selections that a part of this agent wants and that are not open yet, and whether a lack of room for them was
     /// logged.
@@ -46,15 +46,15 @@ pub(crate) struct Board {
     news: watch::Sender<(bool, u64)>,
 }
 
-impl Default for Board {
+impl Default for SelectionRegistry {
     fn default() -> Self {
         let (entries, wishes) = Default::default();
         Self { entries, wishes, news: watch::Sender::new((false, 0)) }
     }
 }
 
-impl Board {
-    /// Receives a notification of every change of the board.
+impl SelectionRegistry {
+    /// Receives a notification of every change of the registry.
     pub(crate) fn news(&self) -> watch::Receiver<(bool, u64)> {
         self.news.subscribe()
     }
@@ -126,7 +126,7 @@ impl Board {
     pub(crate) fn stands(&self, subscription: SubscriptionId, standing: Standing) -> bool {
         let entry = |entry: &mut SelectionEntry| entry.stands(standing, Instant::now()) && entry.warm;
         let news = self.entries.lock().get_mut(&subscription).is_some_and(entry);
-        self.tell();
+        self.notify();
         news
     }
 
@@ -136,7 +136,7 @@ impl Board {
     }
 
     /// Records the request of a client. A selection that several senders request counts in the share of each.
-    pub(super) fn demand(&self, subscription: SubscriptionId, who: Option<Borrower<'_>>) {
+    pub(super) fn demand(&self, subscription: SubscriptionId, who: Option<TokenCaller<'_>>) {
         let now = Instant::now();
         let mut entries = self.entries.lock();
         let has_its_share = who.is_some_and(|who| has_its_share(&entries, who.sender));
@@ -149,11 +149,11 @@ impl Board {
         let news = entry.is_wanted(now) != was_wanted;
         drop(entries);
         if news {
-            self.tell();
+            self.notify();
         }
     }
 
-    /// Standing of a selection for a caller; `None` if it is not on the board or about to be forgotten.
+    /// Standing of a selection for a caller; `None` if it is not in the registry or about to be forgotten.
     pub(super) fn standing(&self, subscription: SubscriptionId, token: Option<&str>) -> Option<Standing> {
         let entries = self.entries.lock();
         let entry = entries.get(&subscription).filter(|entry| entry.duty != Some(Duty::Forget))?;
@@ -221,7 +221,7 @@ impl Board {
             entry.duty = None;
         }
         drop(entries);
-        self.tell();
+        self.notify();
     }
 
     /// Forgets selections outside the warm set that have no copy and that the cloud refused so long ago that no client
@@ -235,7 +235,7 @@ impl Board {
                 entry.duty = Some(Duty::Forget);
             }
         }
-        self.tell();
+        self.notify();
     }
 
     /// Evicts one selection outside the warm set for which `fits` holds. The sender with the most selections gives up
@@ -278,7 +278,7 @@ impl Board {
             }
         };
         drop(entries);
-        self.tell();
+        self.notify();
         Some(subscription)
     }
 
@@ -297,7 +297,7 @@ impl Board {
             entry.duty = Some(Duty::Forget);
         }
         drop(entries);
-        self.tell();
+        self.notify();
         true
     }
 
@@ -320,14 +320,14 @@ impl Board {
                 entry.claims.rest(now);
             }
         }
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn count(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// Records that a part of this agent wants a selection that is not on the board. It is opened when there is room.
+    /// Records that a part of this agent wants a selection that is not in the registry. It is opened when there is room.
     pub(super) fn wish(&self, selection: Selection) {
         let mut wishes = self.wishes.lock();
         if wishes.len() >= WISHES_MAX || wishes.contains_key(&selection) {
@@ -335,7 +335,7 @@ impl Board {
         }
         wishes.insert(selection, false);
         drop(wishes);
-        self.tell();
+        self.notify();
     }
 
     pub(super) fn wishes(&self) -> Vec<Selection> {
@@ -352,7 +352,7 @@ impl Board {
         self.wishes.lock().get_mut(selection).is_some_and(|logged| !std::mem::replace(logged, true))
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         self.news.send_modify(|(_, count)| *count = count.wrapping_add(1));
     }
 }

@@ -89,7 +89,7 @@ impl Claim {
     fn of(request: &EndpointRequest) -> Option<Self> {
         let about = &request.attributes;
         if request.options.dry_run
-            || super::access::caller_token(about, request.authorization.as_deref()).is_some()
+            || super::callers::caller_token(about, request.authorization.as_deref()).is_some()
         {
             return None;
         }

@@ -6,47 +6,25 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::listing::{Listing, Rest, cost, cost_of_entry, listed_twice, too_many};
+use super::{Stage, Subscription};
 use crate::frame::{Inventory, InventoryPart};
 use crate::ids::{Epoch, Moment, StoreId, SubscriptionId};
 use crate::inventory;
 use crate::limits::{HELLO_INVENTORY_MAX, INVENTORY_MAX};
 use crate::object::{HeldState, InventoryEntry, KeyHashes, ObjectKey};
 use crate::session::SessionError;
-use crate::session::cloud::listing::{Listing, Rest, listed_twice};
 use crate::session::cloud::slot::{PeerState, Slot, SlotDecision};
-use crate::session::cloud::subscription::{Stage, Subscription};
 use crate::session::cloud::{Certainty, Lookup, NodeView};
 
 /// What an edge claims to hold, before it is compared.
 #[derive(Debug)]
-pub(super) struct InventoryComparison {
+pub(in crate::session::cloud) struct InventoryComparison {
     /// The history that the edge's copy follows.
     epoch: Option<Epoch>,
     /// The edge's store, when its content hashes were made under the trimming rules of the view.
     comparable: Option<StoreId>,
     claim: Claim,
-}
-
-/// Bytes that an inventory entry takes besides its texts: the key and what is held, each in its own allocation, and a
-/// slot in a list or map with spare capacity.
-const ENTRY_OVERHEAD: usize = 384;
-
-/// Memory that the cloud keeps for a key that only the edge has named. The texts of its resource may be kept only for
-/// it as well.
-pub(super) fn cost(key: &ObjectKey) -> usize {
-    let resource = key.resource();
-    let texts = [&resource.group, &resource.version, &resource.name].map(|text| text.len());
-    let texts = texts.into_iter().chain([key.namespace().len(), key.name().len()]);
-    texts.fold(ENTRY_OVERHEAD, usize::saturating_add)
-}
-
-/// Memory of an entry that only the edge has named.
-pub(super) fn cost_of_entry(entry: &InventoryEntry) -> usize {
-    let uid = match &entry.held {
-        HeldState::Present(version) => version.uid.as_str().len(),
-        HeldState::Absent | HeldState::Unreadable => 0,
-    };
-    cost(&entry.key).saturating_add(uid)
 }
 
 #[derive(Debug)]
@@ -59,7 +37,7 @@ enum Claim {
 
 /// Result of opening a subscription.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(in crate::session::cloud) enum Opening {
     /// The subscription is compared and follows the view.
     Compared,
     /// The summary differs: the whole inventory is needed.
@@ -71,7 +49,7 @@ impl InventoryComparison {
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when it has more entries than a hello may carry, or an edge may hold.
-    pub(super) fn new(
+    pub(in crate::session::cloud) fn new(
         epoch: Option<Epoch>,
         comparable: Option<StoreId>,
         inventory: Inventory,
@@ -94,7 +72,7 @@ impl InventoryComparison {
     }
 
     /// Bytes that the edge makes the session keep for it.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::session::cloud) fn bytes(&self) -> usize {
         match &self.claim {
             Claim::Announced(_, bytes) => *bytes,
             Claim::Collecting(listing) => listing.bytes,
@@ -113,15 +91,9 @@ impl InventoryComparison {
     }
 }
 
-pub(super) fn too_many(count: u64) -> SessionError {
-    SessionError::Protocol(format!(
-        "an inventory of {count} entries is more than the {INVENTORY_MAX} allowed"
-    ))
-}
-
 impl Subscription {
     /// Time by which the requested inventory must have made progress.
-    pub(super) fn comparison_deadline(&self) -> Option<Moment> {
+    pub(in crate::session::cloud) fn comparison_deadline(&self) -> Option<Moment> {
         match &self.stage {
             Stage::Comparing(comparison) => comparison.deadline(),
             Stage::CatchingUp(_) | Stage::Following => self.rest_deadline(),
@@ -133,7 +105,7 @@ impl Subscription {
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when the inventory contradicts itself.
-    pub(super) fn open(
+    pub(in crate::session::cloud) fn open(
         &mut self,
         now: Moment,
         ours: &Epoch,
@@ -162,7 +134,7 @@ impl Subscription {
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when a part or the whole is too large or contradicts itself.
-    pub(super) fn add_part(
+    pub(in crate::session::cloud) fn add_part(
         &mut self,
         now: Moment,
         part: InventoryPart,
@@ -220,7 +192,12 @@ impl Subscription {
         Ok(())
     }
 
-    pub(super) fn compare_key(&mut self, key: &ObjectKey, slot: Slot, view: &impl NodeView) {
+    pub(in crate::session::cloud) fn compare_key(
+        &mut self,
+        key: &ObjectKey,
+        slot: Slot,
+        view: &impl NodeView,
+    ) {
         if self.slots.contains_key(key) {
             return;
         }

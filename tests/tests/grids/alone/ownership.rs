@@ -1,21 +1,19 @@
 //! Ownership of children whose names are reused.
 
-use tombolo_grid::name::ChildKind;
+use tombolo_cloud::grids::MANAGER;
+use tombolo_cloud::grids::api::GridKind;
 use tombolo_grid::reconcile::child::Child;
 use tombolo_grid::reconcile::plan::plan;
 
 use super::*;
-use crate::grids::api::GridKind;
-use crate::grids::cache::Cache;
-use crate::grids::children::Children;
 
 /// Row A8 of docs/reference/superedge.md#ownership-rows: an object that replaced an orphan or a child since it was seen
 /// is not adopted, and a deleted one does not come back as another object.
 #[tokio::test]
-async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
+async fn replaced_child_is_not_taken_over() {
     let world = World::start().await;
     let deployments = world.of::<Deployment>("default");
-    let children = Children::new(world.client.clone(), ChildKind::Deployment, Cache::new());
+    let applied = PatchParams::apply(MANAGER).force();
     let mut made: DeploymentGrid = serde_json::from_value(grid("web", 2)).unwrap();
     made.metadata.namespace = Some("default".to_owned());
     made.metadata.uid = Some("b0a1ce14-5a13-4d8b-8a2e-6f2f3a5f0001".to_owned());
@@ -29,11 +27,12 @@ async fn what_has_come_in_the_place_of_what_was_seen_is_not_taken() {
         let mut planned = plan(&made.grid(), &["a"], &[Child(&seen)]).unwrap();
         let manifest = planned.wanted.remove(0).manifest(&made.grid());
         remove(&deployments, "web-a").await;
-        children.apply("default", "web-a", &manifest).await.expect_err("there is nothing of this UID");
+        let manifest = Patch::Apply(&manifest);
+        deployments.patch("web-a", &applied, &manifest).await.expect_err("no object has this UID");
         assert_eq!(get(&deployments, "web-a").await, Value::Null);
 
         let other = make(&deployments, json!({"metadata": {"name": "web-a"}, "spec": workload(1)})).await;
-        children.apply("default", "web-a", &manifest).await.expect_err("it is another object");
+        deployments.patch("web-a", &applied, &manifest).await.expect_err("it is another object");
         assert_eq!(get(&deployments, "web-a").await, other);
         remove(&deployments, "web-a").await;
     }
@@ -52,7 +51,7 @@ async fn remove(deployments: &Api<Deployment>, name: &str) {
 /// predecessor, and no pod is restarted.
 #[tokio::test]
 async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     let first = make(&grids, grid("web", 2)).await;
@@ -71,7 +70,7 @@ async fn children_that_a_grid_left_behind_are_adopted_as_they_are() {
 /// Row A12 of docs/reference/superedge.md#ownership-rows: grids of the same name in two namespaces are independent.
 #[tokio::test]
 async fn grids_of_one_name_in_two_namespaces_are_independent() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let grids = NAMESPACES.map(|namespace| world.of::<DeploymentGrid>(namespace));
     let deployments = NAMESPACES.map(|namespace| world.of::<Deployment>(namespace));
     world.node("n1", "a").await;

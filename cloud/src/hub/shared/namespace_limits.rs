@@ -10,19 +10,19 @@ use tombolo_proto::object::{ContentHash, ObjectVersion, SharedObject};
 use tombolo_proto::{NodeId, ObjectKey};
 
 use super::SharedWatch;
-use crate::hub::interned::Stored;
+use crate::hub::shared::interned::Stored;
 
 /// Number of objects of one kind from which on a namespace that has more than all others together gives way. An edge
 /// follows [`FOLLOWED_MAX`] of all kinds together.
-const CROWDED: usize = FOLLOWED_MAX / 3;
+const LIMITED_FROM: usize = FOLLOWED_MAX / 3;
 
 /// Objects that were left out come back when this fraction (one part in so many) of the slots is free.
 pub(super) const FREE_PART: usize = 16;
 
 /// The namespaces of one copy.
 #[derive(Debug, Default)]
-pub(super) struct Crowds {
-    namespaces: HashMap<Box<str>, Crowd>,
+pub(super) struct NamespaceUsages {
+    usages: HashMap<Box<str>, NamespaceUsage>,
     /// Number of objects whose bodies had to give way.
     gave_way: usize,
     /// Namespaces with objects that exist but found no slot in the copy.
@@ -32,53 +32,53 @@ pub(super) struct Crowds {
 }
 
 #[derive(Debug, Default)]
-struct Crowd {
+struct NamespaceUsage {
     objects: usize,
     bytes: usize,
     /// Objects with a body, by size.
     bodies: BTreeSet<(usize, ObjectKey)>,
 }
 
-impl Crowds {
+impl NamespaceUsages {
     pub(super) fn add(&mut self, stored: &Stored) {
         let key = &stored.object.key;
-        let crowd = self.namespaces.entry(key.namespace().into()).or_default();
-        crowd.objects += 1;
+        let usage = self.usages.entry(key.namespace().into()).or_default();
+        usage.objects += 1;
         self.gave_way += usize::from(stored.gave_way());
-        crowd.bytes += stored.bytes();
+        usage.bytes += stored.bytes();
         if !stored.is_withheld() {
-            crowd.bodies.insert((stored.bytes(), key.clone()));
+            usage.bodies.insert((stored.bytes(), key.clone()));
         }
     }
 
     pub(super) fn remove(&mut self, stored: &Stored) {
         let key = &stored.object.key;
-        let Some(crowd) = self.namespaces.get_mut(key.namespace()) else { return };
-        crowd.objects -= 1;
+        let Some(usage) = self.usages.get_mut(key.namespace()) else { return };
+        usage.objects -= 1;
         self.gave_way -= usize::from(stored.gave_way());
-        crowd.bytes -= stored.bytes();
-        crowd.bodies.remove(&(stored.bytes(), key.clone()));
-        if crowd.objects == 0 {
-            self.namespaces.remove(key.namespace());
+        usage.bytes -= stored.bytes();
+        usage.bodies.remove(&(stored.bytes(), key.clone()));
+        if usage.objects == 0 {
+            self.usages.remove(key.namespace());
         }
     }
 
     /// The namespace with the most objects, and their number.
     fn most_objects(&self) -> Option<(&str, usize)> {
-        let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.objects);
-        most.map(|(namespace, crowd)| (&**namespace, crowd.objects))
+        let most = self.usages.iter().max_by_key(|(_, usage)| usage.objects);
+        most.map(|(namespace, usage)| (&**namespace, usage.objects))
             .filter(|(namespace, _)| !namespace.is_empty())
     }
 
     /// Number of objects of a namespace.
     fn objects(&self, namespace: &str) -> usize {
-        self.namespaces.get(namespace).map_or(0, |crowd| crowd.objects)
+        self.usages.get(namespace).map_or(0, |usage| usage.objects)
     }
 
     /// The namespace with the most bytes, and their number.
     fn most_bytes(&self) -> Option<(&str, usize)> {
-        let most = self.namespaces.iter().max_by_key(|(_, crowd)| crowd.bytes);
-        most.map(|(namespace, crowd)| (&**namespace, crowd.bytes))
+        let most = self.usages.iter().max_by_key(|(_, usage)| usage.bytes);
+        most.map(|(namespace, usage)| (&**namespace, usage.bytes))
             .filter(|(namespace, _)| !namespace.is_empty())
     }
 
@@ -108,58 +108,59 @@ impl Crowds {
 
 impl SharedWatch {
     /// Whether there is a slot for one more object with this key. When all slots are taken, an object of the largest
-    /// namespace gives way, which may be this one. The same holds in a crowded copy if that namespace has more objects
-    /// than all others together.
-    pub(super) fn has_place(&self, key: &ObjectKey) -> bool {
+    /// namespace gives way, which may be this one. From [`LIMITED_FROM`] objects on, one also gives way if that
+    /// namespace has more objects than all others together.
+    pub(super) fn has_slot(&self, key: &ObjectKey) -> bool {
         let len = self.objects.len();
-        if !self.is_common || len < CROWDED || self.objects.contains_key(key) {
+        if !self.is_common || len < LIMITED_FROM || self.objects.contains_key(key) {
             return true;
         }
-        let mut crowds = self.crowds.lock();
-        let Some((most, objects)) = crowds.most_objects() else { return true };
+        let mut namespaces = self.namespaces.lock();
+        let Some((most, objects)) = namespaces.most_objects() else { return true };
         let is_own = most == key.namespace();
         if len < FOLLOWED_MAX && !(is_own && objects * 2 > len) {
             return true;
         }
         let most = most.to_owned();
-        crowds.leave_out(&most);
+        namespaces.leave_out(&most);
         self.interned.payers.withheld("objects", &most);
         if is_own {
             return false;
         }
-        let other = crowds.namespaces.get(&*most).and_then(|crowd| crowd.bodies.last());
+        let other = namespaces.usages.get(&*most).and_then(|usage| usage.bodies.last());
         let other = other.map(|(_, key)| key.clone());
-        drop(crowds);
+        drop(namespaces);
         if let Some(other) = other.or_else(|| self.one_of(&most)) {
             self.remove(&other);
-            self.tell(&other);
+            self.notify_followers(&other);
         }
         true
     }
 
     /// The same for an object of a list that has brought `brought` others so far. Nothing gives way before the whole
     /// list is known.
-    pub(super) fn has_place_in_list(&self, key: &ObjectKey, brought: usize) -> bool {
+    pub(super) fn has_slot_in_list(&self, key: &ObjectKey, brought: usize) -> bool {
         let (len, namespace) = (self.objects.len() + brought, key.namespace());
-        if !self.is_common || len < CROWDED || namespace.is_empty() || self.objects.contains_key(key) {
+        if !self.is_common || len < LIMITED_FROM || namespace.is_empty() || self.objects.contains_key(key) {
             return true;
         }
-        let mut crowds = self.crowds.lock();
-        let has_place = len < FOLLOWED_MAX && (crowds.objects(namespace) + brought) * 2 <= len;
-        if !has_place {
-            crowds.leave_out(namespace);
+        let mut namespaces = self.namespaces.lock();
+        let has_slot = len < FOLLOWED_MAX && (namespaces.objects(namespace) + brought) * 2 <= len;
+        if !has_slot {
+            namespaces.leave_out(namespace);
         }
-        has_place
+        has_slot
     }
 
     /// Whether a list would bring back objects that had to give way.
     fn has_room_again(&self) -> bool {
-        let crowds = self.crowds.lock();
-        let (len, most) = (self.objects.len(), crowds.most_objects().map_or(0, |(_, objects)| objects));
+        let namespaces = self.namespaces.lock();
+        let (len, most) = (self.objects.len(), namespaces.most_objects().map_or(0, |(_, objects)| objects));
         let is_even = most < len / 2 - len / FREE_PART && len < FOLLOWED_MAX - FOLLOWED_MAX / FREE_PART;
-        let has_room = crowds.left_out.is_empty() || len < CROWDED - CROWDED / FREE_PART || is_even;
-        let is_short = crowds.gave_way > 0 || !crowds.left_out.is_empty();
-        drop(crowds);
+        let has_room =
+            namespaces.left_out.is_empty() || len < LIMITED_FROM - LIMITED_FROM / FREE_PART || is_even;
+        let is_short = namespaces.gave_way > 0 || !namespaces.left_out.is_empty();
+        drop(namespaces);
         is_short
             && has_room
             && self.interned.has_room()
@@ -182,7 +183,7 @@ impl SharedWatch {
     /// A list has brought an object for which there was no room. A known version of it stays.
     pub(super) fn leave_out(&self, key: &ObjectKey) {
         if !self.objects.contains_key(key) {
-            self.crowds.lock().leave_out(key.namespace());
+            self.namespaces.lock().leave_out(key.namespace());
         }
     }
 
@@ -191,21 +192,21 @@ impl SharedWatch {
     }
 
     /// Size in bytes of the largest namespace of this copy; none if the watch may end for want of memory, or has ended.
-    pub(super) fn crowd(&self) -> Option<usize> {
-        let crowds = self.crowds.lock();
-        crowds.most_bytes().map(|(_, bytes)| bytes).filter(|_| self.is_common && !self.has_failed())
+    pub(super) fn largest_namespace_bytes(&self) -> Option<usize> {
+        let namespaces = self.namespaces.lock();
+        namespaces.most_bytes().map(|(_, bytes)| bytes).filter(|_| self.is_common && !self.has_failed())
     }
 
     /// Withholds the largest object of the largest namespace: sessions that hold it keep it, and others learn that it
     /// cannot be read. The caller must hold no lock.
     pub(super) fn withhold_one(&self) -> bool {
         let _order = self.order.lock();
-        let crowds = self.crowds.lock();
-        let Some((namespace, _)) = crowds.most_bytes() else { return false };
-        let largest = crowds.namespaces.get(namespace).and_then(|crowd| crowd.bodies.last());
+        let namespaces = self.namespaces.lock();
+        let Some((namespace, _)) = namespaces.most_bytes() else { return false };
+        let largest = namespaces.usages.get(namespace).and_then(|usage| usage.bodies.last());
         let Some((_, key)) = largest.cloned() else { return false };
         self.interned.payers.withheld("bytes", namespace);
-        drop(crowds);
+        drop(namespaces);
         let Some(before) = self.objects.get(&key).map(|known| Arc::clone(&known)) else { return false };
         let withheld = self.interned.without_body(without_body(&before.object));
         // This is smaller than before, so it fits.

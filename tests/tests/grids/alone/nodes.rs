@@ -5,8 +5,8 @@ use super::*;
 /// Row G6 of docs/reference/superedge.md#reconcile-rows: a node that is not ready, is cordoned, or is being removed
 /// from the cluster still counts (docs/reference/superedge.md#units).
 #[tokio::test]
-async fn a_node_in_trouble_is_in_its_unit_as_before() {
-    let world = World::with_controller().await;
+async fn unready_node_stays_in_its_unit() {
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a"}, "finalizers": ["test/stays"]}});
@@ -37,8 +37,8 @@ async fn a_node_in_trouble_is_in_its_unit_as_before() {
 
 /// A Node of which only identity, labels and owners are read.
 #[tokio::test]
-async fn a_large_node_is_in_its_unit() {
-    let world = World::with_controller().await;
+async fn large_node_stays_in_its_unit() {
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;
@@ -55,8 +55,8 @@ async fn a_large_node_is_in_its_unit() {
 }
 
 #[tokio::test]
-async fn no_workload_goes_while_a_node_may_be_of_its_unit() {
-    let world = World::with_controller().await;
+async fn no_workload_is_deleted_while_a_node_may_belong_to_its_unit() {
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     let nodes = world.all::<Node>();
     make(&grids, grid("web", 2)).await;

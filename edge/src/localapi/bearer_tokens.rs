@@ -19,8 +19,9 @@ use tombolo_apicore::store::Store as ServedStore;
 use tombolo_proto::ids::NodeId;
 use tombolo_proto::object::{ObjectKey, Resource};
 
+use super::callers;
 use super::keys::Keys;
-use super::{access, pass};
+use super::pass;
 use crate::fair::Fair;
 use crate::hub::{Caller, SharedHub};
 use crate::identity::WallClock;
@@ -54,7 +55,7 @@ pub(super) enum Finding {
 }
 
 /// Authenticates bearer tokens.
-pub(super) struct Accounts {
+pub(super) struct BearerTokens {
     pub(super) node: NodeId,
     pub(super) store: Store,
     pub(super) hub: SharedHub,
@@ -63,7 +64,7 @@ pub(super) struct Accounts {
     reviewed: Mutex<Fair<String, [u8; 32], (Identity, Instant)>>,
 }
 
-impl Accounts {
+impl BearerTokens {
     pub(super) fn new(node: NodeId, store: Store, hub: SharedHub, clock: WallClock, keys: Arc<Keys>) -> Self {
         let reviewed = Mutex::new(Fair::new(REVIEWED_MAX));
         Self { node, store, hub, clock, keys, reviewed }
@@ -91,7 +92,7 @@ impl Accounts {
         }
         // Callers with unproven tokens count as strangers, who may have only few requests to the cloud.
         let caller = match &found {
-            Finding::Good(identity, _) => access::caller(identity),
+            Finding::Good(identity, _) => callers::caller(identity),
             _ => Caller::Stranger(from.map(one_of_loopback)),
         };
         match (self.review(token, &caller).await, found) {

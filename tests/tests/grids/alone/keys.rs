@@ -1,20 +1,21 @@
 //! Grids that older definitions have accepted.
 
 use k8s_openapi::api::events::v1::Event;
+use tombolo_cloud::grids::api::definitions;
 
 use super::*;
 
 /// Row G3 of docs/reference/superedge.md#reconcile-rows: a grid without a key reports so in the wording that users
 /// know, and leaves its children untouched.
 #[tokio::test]
-async fn a_grid_without_a_key_says_so_and_leaves_its_children() {
-    let mut definitions = api::definitions().to_vec();
+async fn grid_without_a_key_reports_it_and_keeps_its_children() {
+    let mut definitions = definitions();
     for version in definitions.iter_mut().flat_map(|definition| &mut definition.spec.versions) {
         let schema = version.schema.as_mut().unwrap().open_api_v3_schema.as_mut().unwrap();
         let spec = schema.properties.as_mut().unwrap().get_mut("spec").unwrap();
         spec.properties.as_mut().unwrap().get_mut("gridUniqKey").unwrap().min_length = None;
     }
-    let world = World::with_definitions(definitions).await;
+    let world = World::with_definitions(&definitions).await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     make(&grids, grid("web", 2)).await;

@@ -40,7 +40,7 @@ const ANSWER_OVERHEAD: usize = 4 * 1024;
 
 /// Counts requests, watches, bodies and answers in progress.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct RequestLimits {
     /// Requests that are not authenticated yet.
     authenticating: AtomicUsize,
     requests: AtomicUsize,
@@ -97,14 +97,14 @@ pub struct Activity {
 /// One slot of a request or watch in progress; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    load: Arc<Load>,
+    limits: Arc<RequestLimits>,
     watch: bool,
     sender: Arc<Sender>,
 }
 
 /// A slot of a request that is being authenticated.
 #[derive(Debug)]
-pub(crate) struct Authenticating(Arc<Load>);
+pub(crate) struct Authenticating(Arc<RequestLimits>);
 
 impl Drop for Authenticating {
     fn drop(&mut self) {
@@ -119,14 +119,14 @@ pub(crate) struct Sending {
     /// None on a server that divides its limits: there the slot is free for another request, and an answer that is not
     /// read occupies only bytes.
     _slot: Option<Slot>,
-    load: Arc<Load>,
+    limits: Arc<RequestLimits>,
     sender: Arc<Sender>,
     len: usize,
     /// When a part of it was last requested or sent.
     moved: Mutex<Instant>,
 }
 
-impl Load {
+impl RequestLimits {
     pub(crate) fn new(watches_max: usize) -> Self {
         Self {
             authenticating: AtomicUsize::new(0),
@@ -173,7 +173,7 @@ impl Load {
             return None;
         }
         // Counted before it is compared, so that a burst cannot exceed the limit.
-        let slot = Slot { load: Arc::clone(self), watch, sender: Arc::clone(sender) };
+        let slot = Slot { limits: Arc::clone(self), watch, sender: Arc::clone(sender) };
         let entered = counter.fetch_add(1, Ordering::Relaxed) < sender.reach(limit);
         if !entered {
             self.refuse();
@@ -222,7 +222,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.load.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
+        self.limits.counter(self.watch).0.fetch_sub(1, Ordering::Relaxed);
         self.sender.give_back(if self.watch { Good::Watches } else { Good::Requests }, 1);
     }
 }
@@ -230,27 +230,27 @@ impl Drop for Slot {
 /// The body of a request. Its received bytes count until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Receiving {
-    load: Arc<Load>,
+    limits: Arc<RequestLimits>,
     sender: Arc<Sender>,
     len: usize,
 }
 
 impl Receiving {
-    pub(crate) fn begin(load: &Arc<Load>, sender: &Arc<Sender>) -> Self {
-        Self { load: Arc::clone(load), sender: Arc::clone(sender), len: 0 }
+    pub(crate) fn begin(limits: &Arc<RequestLimits>, sender: &Arc<Sender>) -> Self {
+        Self { limits: Arc::clone(limits), sender: Arc::clone(sender), len: 0 }
     }
 
     /// Counts received bytes. False when too many are being received at the same time.
     pub(crate) fn more(&mut self, len: usize) -> bool {
-        if !self.sender.grow(Good::BodiesLen, self.len, len, self.load.bodies_len_max) {
-            self.load.refuse();
+        if !self.sender.grow(Good::BodiesLen, self.len, len, self.limits.bodies_len_max) {
+            self.limits.refuse();
             return false;
         }
         self.len += len;
-        let whole = self.sender.reach(self.load.bodies_len_max);
-        let fits = self.load.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= whole;
+        let whole = self.sender.reach(self.limits.bodies_len_max);
+        let fits = self.limits.bodies_len.fetch_add(len, Ordering::Relaxed) + len <= whole;
         if !fits {
-            self.load.refuse();
+            self.limits.refuse();
         }
         fits
     }
@@ -260,7 +260,7 @@ impl Receiving {
     /// # Errors
     /// 413 when it is too much for one body, 429 when it is too much for all bodies together.
     pub(crate) fn becomes(&mut self, bytes: usize) -> Result<(), ApiError> {
-        if bytes > BODY_TREE_MAX.min(self.load.bodies_len_max) {
+        if bytes > BODY_TREE_MAX.min(self.limits.bodies_len_max) {
             let message = "Request entity too large: it has more parts than are read here. Send fewer fields and items.";
             return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message));
         }
@@ -290,35 +290,35 @@ pub(crate) fn too_many_bodies() -> ApiError {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        self.load.bodies_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.limits.bodies_len.fetch_sub(self.len, Ordering::Relaxed);
         self.sender.give_back(Good::BodiesLen, self.len);
     }
 }
 
 impl Sending {
     fn begin(slot: Slot, len: usize) -> Option<Arc<Self>> {
-        let (load, sender) = (Arc::clone(&slot.load), Arc::clone(&slot.sender));
-        let len = if load.is_shared() { len + ANSWER_OVERHEAD } else { len };
-        if !sender.take(Good::AnswersLen, len, load.answers_len_max) {
-            load.refuse();
+        let (limits, sender) = (Arc::clone(&slot.limits), Arc::clone(&slot.sender));
+        let len = if limits.is_shared() { len + ANSWER_OVERHEAD } else { len };
+        if !sender.take(Good::AnswersLen, len, limits.answers_len_max) {
+            limits.refuse();
             return None;
         }
-        let before = load.answers_len.fetch_add(len, Ordering::Relaxed);
-        let fits = before == 0 || before + len <= sender.reach(load.answers_len_max);
+        let before = limits.answers_len.fetch_add(len, Ordering::Relaxed);
+        let fits = before == 0 || before + len <= sender.reach(limits.answers_len_max);
         // From here on, dropping `sending` releases the bytes.
-        let slot = (!load.is_shared()).then_some(slot);
-        let sending = Self { _slot: slot, load, sender, len, moved: Mutex::new(Instant::now()) };
+        let slot = (!limits.is_shared()).then_some(slot);
+        let sending = Self { _slot: slot, limits, sender, len, moved: Mutex::new(Instant::now()) };
         if !fits {
-            sending.load.refuse();
+            sending.limits.refuse();
         }
         fits.then(|| Arc::new(sending))
     }
 
     /// An answer that does not count against the limits, such as a refusal. Its connection is still closed when the
     /// client does not read it.
-    pub(crate) fn uncounted(load: &Arc<Load>) -> Arc<Self> {
-        let (sender, moved) = (Arc::clone(&load.everybody), Mutex::new(Instant::now()));
-        Arc::new(Self { _slot: None, load: Arc::clone(load), sender, len: 0, moved })
+    pub(crate) fn uncounted(limits: &Arc<RequestLimits>) -> Arc<Self> {
+        let (sender, moved) = (Arc::clone(&limits.everybody), Mutex::new(Instant::now()));
+        Arc::new(Self { _slot: None, limits: Arc::clone(limits), sender, len: 0, moved })
     }
 
     /// A part of the answer was requested or sent.
@@ -334,7 +334,7 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        self.load.answers_len.fetch_sub(self.len, Ordering::Relaxed);
+        self.limits.answers_len.fetch_sub(self.len, Ordering::Relaxed);
         self.sender.give_back(Good::AnswersLen, self.len);
     }
 }
@@ -363,31 +363,32 @@ mod tests {
     use crate::senders::SENDER_SHARE;
 
     #[test]
-    fn what_bodies_become_counts_and_never_exceeds_the_bound() {
-        let mut load = Load::new(1);
-        load.bodies_len_max = 4 * BODY_TREE_MAX;
-        load.senders = Some(Senders::default());
-        let load = Arc::new(load);
-        let sender = |name: &str| load.sender(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None));
+    fn parsed_body_memory_counts_and_never_exceeds_the_bound() {
+        let mut limits = RequestLimits::new(1);
+        limits.bodies_len_max = 4 * BODY_TREE_MAX;
+        limits.senders = Some(Senders::default());
+        let limits = Arc::new(limits);
+        let sender =
+            |name: &str| limits.sender(&Identity::new(name, &[AUTHENTICATED_GROUP]), Source::of(None));
         let receive = |name: &str, bytes: usize| {
-            let mut receiving = Receiving::begin(&load, &sender(name));
+            let mut receiving = Receiving::begin(&limits, &sender(name));
             assert!(receiving.more(1));
             receiving.becomes(bytes).map(|()| receiving).map_err(|error| error.code.as_u16())
         };
         assert_eq!(receive("eve", BODY_TREE_MAX + 1).err(), Some(413));
-        let share = load.bodies_len_max / SENDER_SHARE;
+        let share = limits.bodies_len_max / SENDER_SHARE;
         let held = receive("eve", share - 2).expect("her share");
         assert_eq!(receive("eve", share / 2).err(), Some(429));
         let others: Vec<_> =
             (0..8).filter_map(|number| receive(&format!("u{number}"), share - 2).ok()).collect();
         assert_eq!(others.len(), 2, "a part is reserved");
-        assert!(load.activity().bodies_len <= load.bodies_len_max);
-        let mut patch = Receiving::begin(&load, &sender("eve"));
+        assert!(limits.activity().bodies_len <= limits.bodies_len_max);
+        let mut patch = Receiving::begin(&limits, &sender("eve"));
         let stored = format!("[{}0]", "[],".repeat(share / 100));
         assert_eq!(patch.beside(stored.as_bytes()).map_err(|error| error.code.as_u16()), Err(429));
-        let mut copies = Receiving::begin(&load, &sender("eve"));
+        let mut copies = Receiving::begin(&limits, &sender("eve"));
         assert_eq!(copies.makes(share / 2).map_err(|error| error.code.as_u16()), Err(429));
         drop((held, others, patch, copies));
-        assert_eq!(load.activity().bodies_len, 0);
+        assert_eq!(limits.activity().bodies_len, 0);
     }
 }

@@ -1,10 +1,6 @@
-//! Decides which node pays for the copies of shared watches, and which copies give way when memory runs out.
-//!
-//! A copy that exists for one node alone is paid from that node's share, and no other node is affected when the share
-//! is used up. When the memory of all nodes is used up, the watches with the fewest nodes give way: the selections of
-//! one node never end a watch of many.
+//! Decides which node pays for the copies of shared watches. A copy that exists for one node alone is paid from that
+//! node's share, and no other node is affected when the share is used up.
 
-use std::cmp::Reverse;
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
@@ -12,19 +8,17 @@ use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tombolo_proto::NodeId;
-use tombolo_proto::object::SharedObject;
 use tombolo_runtime::{Budget, LineLimit, Share};
 
 use super::SharedWatch;
-use crate::hub::interned::Stored;
-use crate::hub::subscriptions::Closed;
+use crate::hub::closed::Closed;
 use crate::metrics::{Label, Metrics};
 
 /// One node's share of the memory for followed objects is the total divided by this number.
 const NODE_PART: usize = 4;
 
 /// A namespace gives way only when it has at least the total divided by this number.
-const CROWD_PART: usize = 8;
+const LARGE_PART: usize = 8;
 
 /// The memory that is missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,7 +45,7 @@ pub(in crate::hub) struct Payers {
     /// Objects that were withheld from all nodes because their namespace is the largest.
     withheld: Family<Label, Counter>,
     /// Bytes from which on a namespace gives way.
-    crowd_min: usize,
+    pub(super) large_namespace_min: usize,
     lines: Arc<LineLimit<Box<str>>>,
 }
 
@@ -59,10 +53,19 @@ impl Payers {
     /// Shares of a total of this many bytes.
     pub(in crate::hub) fn new(bytes: usize) -> Self {
         let (nodes, watches, ended, withheld) = Default::default();
-        let (crowd_min, lines) = (bytes / CROWD_PART, Arc::new(LineLimit::new(1, 60)));
+        let (large_namespace_min, lines) = (bytes / LARGE_PART, Arc::new(LineLimit::new(1, 60)));
         // The total is limited where the objects are stored, each only once.
         let shares = Budget::new(usize::MAX);
-        Self { shares, share_max: bytes / NODE_PART, nodes, watches, ended, withheld, crowd_min, lines }
+        Self {
+            shares,
+            share_max: bytes / NODE_PART,
+            nodes,
+            watches,
+            ended,
+            withheld,
+            large_namespace_min,
+            lines,
+        }
     }
 
     /// The same, and counts in `metrics` what has ended.
@@ -125,94 +128,13 @@ impl Payers {
         }
     }
 
-    fn count(&self, kind: &'static str) {
+    pub(super) fn count(&self, kind: &'static str) {
         self.ended.get_or_create(&Label { kind }).inc();
     }
 
-    fn others(&self, than: &SharedWatch) -> Vec<Arc<SharedWatch>> {
+    pub(super) fn others(&self, than: &SharedWatch) -> Vec<Arc<SharedWatch>> {
         let watches = self.watches.lock();
         let living = watches.iter().filter_map(Weak::upgrade);
         living.filter(|watch| !std::ptr::eq(&**watch, than) && watch.takes_memory()).collect()
-    }
-}
-
-/// Rank of a watch: the number of nodes that the copy exists for. Among equals, the watch whose payer pays most ranks
-/// lowest, then the largest watch.
-type WatchRank = (usize, Reverse<usize>, Reverse<usize>);
-
-impl SharedWatch {
-    /// The stored object that all copies share. Other watches give way to it where needed.
-    ///
-    /// # Errors
-    /// There is no memory, and no other watch can give way.
-    pub(super) fn keep(&self, object: &Arc<SharedObject>) -> Result<Arc<Stored>, Closed> {
-        loop {
-            match self.interned.keep(object) {
-                Some(stored) => return Ok(stored),
-                None => self.make_room(&Lack::Whole)?,
-            }
-        }
-    }
-
-    /// Ends another watch in favour of this one, or withholds an object. The caller must hold no lock, because the
-    /// locks of the other watch are taken.
-    ///
-    /// # Errors
-    /// No other watch ranks lower than this one.
-    pub(super) fn make_room(&self, lack: &Lack) -> Result<(), Closed> {
-        let payers = &self.interned.payers;
-        let others = payers.others(self).into_iter();
-        let (kind, other) = match lack {
-            // Only the node's own watches give way, and only those that it no longer follows.
-            Lack::Share { node, .. } => {
-                let idle = |watch: &Arc<Self>| watch.is_paid_by(node) && watch.standing().0 == 0;
-                ("idle", others.filter(idle).min_by_key(|watch| watch.idle_since()))
-            }
-            Lack::Whole if self.crowd_gives_way() => return Ok(()),
-            Lack::Whole => {
-                let own = self.standing();
-                let least =
-                    others.map(|watch| (watch.standing(), watch)).min_by_key(|(standing, _)| *standing);
-                ("whole", least.filter(|(standing, _)| *standing < own).map(|(_, watch)| watch))
-            }
-        };
-        let Some(other) = other else {
-            return if self.crowd_gives_way_here() { Ok(()) } else { Err(payers.refuse(lack)) };
-        };
-        payers.count(kind);
-        other.fail(&Closed::new(503, "this watch was evicted for lack of memory: subscribe again"));
-        Ok(())
-    }
-
-    /// Withholds an object of this copy alone. False when this is not possible.
-    fn crowd_gives_way_here(&self) -> bool {
-        self.crowd().is_some_and(|bytes| bytes >= self.interned.payers.crowd_min) && self.withhold_one()
-    }
-
-    /// Withholds an object of the largest namespace in any copy that all nodes follow. False when this is not possible.
-    fn crowd_gives_way(&self) -> bool {
-        let payers = &self.interned.payers;
-        let is_crowd = |bytes: &usize| *bytes >= payers.crowd_min;
-        let own = self.crowd().filter(is_crowd);
-        let others = payers.others(self).into_iter();
-        let others = others.filter_map(|watch| Some((watch.crowd().filter(is_crowd)?, watch)));
-        match others.max_by_key(|(bytes, _)| *bytes) {
-            Some((bytes, other)) if own.is_none_or(|own| own < bytes) => other.withhold_one(),
-            _ => self.crowd_gives_way_here(),
-        }
-    }
-
-    fn takes_memory(&self) -> bool {
-        !self.has_failed() && !self.objects.is_empty()
-    }
-
-    fn standing(&self) -> WatchRank {
-        let followers = self.followers.lock();
-        let (bytes, paid) = followers.bytes();
-        let nodes = followers.nodes();
-        drop(followers);
-        // At least one node waits for the first list.
-        let nodes = if self.is_following() { nodes } else { nodes.max(1) };
-        (nodes, Reverse(paid), Reverse(bytes))
     }
 }

@@ -4,8 +4,8 @@ use tombolo_proto::{CloudRevision, Resource};
 
 use super::*;
 use crate::edgecontroller::node_object_cache::WITHHELD;
-use crate::hub::interned::Interned;
-use crate::hub::subscriptions::Closed;
+use crate::hub::closed::Closed;
+use crate::hub::shared::Interned;
 use crate::kube::RawObject;
 
 const KIB: usize = 1024;
@@ -47,15 +47,15 @@ fn apply(watch: &SharedWatch, namespace: &str, names: usize, len: usize) -> Resu
 }
 
 #[test]
-fn large_objects_of_one_namespace_end_no_watch_that_all_follow() {
+fn large_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 20, KIB).expect("room");
-    apply(&watch, "greedy", 100, 512 * KIB).expect("its own objects give way");
+    apply(&watch, "greedy", 100, 512 * KIB).expect("its own objects are dropped");
     assert!(interned.bytes() <= 8192 * KIB);
     assert_eq!(count(&watch, "modest", 20, "present"), 20);
     let present = count(&watch, "greedy", 100, "present");
-    assert_eq!((present, count(&watch, "greedy", 100, "withheld")), (15, 85), "nothing is taken for gone");
+    assert_eq!((present, count(&watch, "greedy", 100, "withheld")), (15, 85), "no object counts as deleted");
     // Other objects arrive later, in another watch.
     let slices = watch_of(&Resource::new("discovery.k8s.io", "v1", "endpointslices"), &interned);
     apply(&slices, "modest", 100, 20 * KIB).expect("the greedy namespace gives way");
@@ -71,7 +71,7 @@ fn large_objects_of_one_namespace_end_no_watch_that_all_follow() {
 }
 
 #[test]
-fn a_namespace_that_has_little_never_gives_way() {
+fn small_namespace_never_gives_way() {
     let interned = Interned::new(800 * KIB);
     let watch = watch_of(&services(), &interned);
     for namespace in 0..10 {
@@ -81,18 +81,18 @@ fn a_namespace_that_has_little_never_gives_way() {
 }
 
 #[test]
-fn many_objects_of_one_namespace_end_no_watch_that_all_follow() {
+fn many_objects_of_one_namespace_do_not_end_a_warm_set_watch() {
     let interned = Interned::new(usize::MAX);
     let watch = watch_of(&services(), &interned);
     apply(&watch, "modest", 1000, 1).expect("a place");
     apply(&watch, "greedy", FOLLOWED_MAX + 1000, 1).expect("its own objects are left out");
-    assert_eq!((watch.check_size(), watch.len()), (Ok(()), CROWDED));
+    assert_eq!((watch.check_size(), watch.len()), (Ok(()), LIMITED_FROM));
     apply(&watch, "late", 1000, 1).expect("a place");
     assert_eq!(
         (count(&watch, "modest", 1000, "present"), count(&watch, "late", 1000, "present")),
         (1000, 1000)
     );
-    let greedy = CROWDED - 1000;
+    let greedy = LIMITED_FROM - 1000;
     let states = |watch: &SharedWatch, wanted| count(watch, "greedy", FOLLOWED_MAX + 1000, wanted);
     assert_eq!(
         (states(&watch, "present"), states(&watch, "withheld")),
@@ -103,15 +103,15 @@ fn many_objects_of_one_namespace_end_no_watch_that_all_follow() {
     watch.delete(&raw("greedy", "20000", 9, 1));
     assert_eq!((state(&watch, "greedy", "20000"), state(&watch, "greedy", "20001")), ("gone", "withheld"));
     // A list that shows fewer objects ends that state.
-    watch.crowds.lock().list_begins();
+    watch.namespaces.lock().list_begins();
     let listed = (0..greedy).map(|name| ObjectKey::new(services(), "greedy", &name.to_string()));
     watch.keep_only(&listed.collect());
-    watch.crowds.lock().list_ends(true);
+    watch.namespaces.lock().list_ends(true);
     assert_eq!((state(&watch, "greedy", "20001"), watch.len()), ("unwanted", greedy));
 }
 
 #[test]
-fn where_all_places_are_taken_the_namespace_that_has_most_gives_way_to_others() {
+fn when_all_slots_are_taken_the_largest_namespace_gives_way() {
     let interned = Interned::new(usize::MAX);
     let watch = watch_of(&services(), &interned);
     let most = FOLLOWED_MAX / 4;
@@ -133,10 +133,10 @@ fn where_all_places_are_taken_the_namespace_that_has_most_gives_way_to_others() 
 }
 
 #[test]
-fn what_had_to_give_way_is_older_than_what_a_list_brings() {
+fn withheld_objects_count_as_older_than_listed_ones() {
     let interned = Interned::new(8192 * KIB);
     let watch = watch_of(&services(), &interned);
-    apply(&watch, "greedy", 20, 512 * KIB).expect("its own objects give way");
+    apply(&watch, "greedy", 20, 512 * KIB).expect("its own objects are dropped");
     let key = ObjectKey::new(services(), "greedy", "0");
     let first = watch.objects.iter().find(|known| known.gave_way()).map(|known| known.key().clone());
     let known = watch.objects.get(&first.expect("one of them")).map(|known| known.object.version.revision);

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use regex::Regex;
 use serde_json::Value;
 
-use super::{join, type_error, type_name};
 use crate::field_error::{ErrorKind, FieldError};
 use crate::schema::format;
 use crate::schema::rules::CompiledRule;
+use crate::value::json_type;
 
 /// The smallest number above the range of signed 64-bit integers: two to the power of 63.
 const INT64_END: f64 = 9_223_372_036_854_775_808.0;
@@ -309,5 +309,33 @@ impl JsonType {
             Self::Boolean => "boolean",
             Self::IntOrString => "integer,string",
         }
+    }
+}
+
+/// The path of a field.
+pub(crate) fn join(path: &str, key: &str) -> String {
+    match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
+    }
+}
+
+/// The OpenAPI name of a value's type.
+pub(super) fn type_name(value: &Value) -> &'static str {
+    match json_type(value) {
+        "bool" => "boolean",
+        "number" if value.as_i64().is_none() => "number",
+        "number" => "integer",
+        other => other,
+    }
+}
+
+pub(super) fn type_error(path: &str, expected: &str, found: &str) -> FieldError {
+    let field = if path.is_empty() { "<nil>" } else { path };
+    FieldError {
+        kind: ErrorKind::TypeInvalid,
+        field: field.to_owned(),
+        value: Some(found.into()),
+        detail: format!("{path} in body must be of type {expected}: \"{found}\""),
     }
 }

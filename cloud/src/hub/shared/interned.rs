@@ -8,7 +8,7 @@ use tombolo_proto::ObjectKey;
 use tombolo_proto::object::SharedObject;
 use tombolo_runtime::{Budget, Held, Share};
 
-use super::shared::Payers;
+use super::payers::Payers;
 use crate::metrics::Metrics;
 
 /// Bytes that an object takes in addition to its body.
@@ -36,33 +36,33 @@ impl Stored {
     }
 
     /// Bytes that the object takes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::hub) fn bytes(&self) -> usize {
         self.held.bytes()
     }
 }
 
 /// All objects of one hub's shared watches. Clones share the same state.
 #[derive(Debug, Clone)]
-pub(super) struct Interned {
+pub(in crate::hub) struct Interned {
     objects: Arc<DashMap<ObjectKey, Weak<Stored>>>,
     share: Share,
-    pub(super) payers: Payers,
+    pub(in crate::hub) payers: Payers,
 }
 
 impl Interned {
     /// Room for objects of `bytes` bytes in total.
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(in crate::hub) fn new(bytes: usize) -> Self {
         let share = Budget::new(bytes).share(bytes);
         Self { objects: Arc::default(), share, payers: Payers::new(bytes) }
     }
 
     /// The same, and counts in `metrics` what ends because memory runs out.
-    pub(super) fn counted(self, metrics: &Metrics) -> Self {
+    pub(in crate::hub) fn counted(self, metrics: &Metrics) -> Self {
         Self { payers: self.payers.counted(metrics), ..self }
     }
 
     /// Bytes of all objects.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::hub) fn bytes(&self) -> usize {
         self.share.used()
     }
 
@@ -92,7 +92,7 @@ impl Interned {
     }
 
     /// Forgets the objects that no watch holds any more.
-    pub(super) fn sweep(&self) {
+    pub(in crate::hub) fn sweep(&self) {
         self.objects.retain(|_, object| object.strong_count() > 0);
         self.payers.sweep();
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_there_once_and_the_whole_is_bounded() {
+    fn shared_object_is_stored_once_and_the_total_is_bounded() {
         let interned = Interned::new(350 * 1024);
         let first = interned.keep(&object("a", 1)).expect("room");
         let again: Vec<_> = (0..100).map(|_| interned.keep(&object("a", 1)).expect("known")).collect();

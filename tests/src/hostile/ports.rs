@@ -22,7 +22,7 @@ use tombolo_link::client::Choice;
 use super::peer::Hub;
 
 /// The ports where clients connect, in the order of the table.
-pub(crate) const DOORS: [&str; 5] = ["WebSocket", "QUIC", "join", "admin", "API"];
+pub(crate) const PORTS: [&str; 5] = ["WebSocket", "QUIC", "join", "admin", "API"];
 
 /// A client that is not served by then gives up.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,8 +74,8 @@ async fn token(client: &kube::Client, namespace: &str, name: &str) -> Result<Str
 }
 
 impl Hub {
-    /// How long honest newcomers wait at each door; at most [`PATIENCE`].
-    pub(crate) async fn newcomers(&self) -> [Duration; DOORS.len()] {
+    /// How long honest newcomers wait at each port; at most [`PATIENCE`].
+    pub(crate) async fn newcomers(&self) -> [Duration; PORTS.len()] {
         let [_, _, join] = self.ports;
         let bare = Arc::new(self.bare.clone());
         let authorization = format!("Authorization: Bearer {}\r\n", self.api.honest);

@@ -13,7 +13,7 @@ const REMEMBERED: usize = 32;
 
 /// One version of one object, as a watch reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct ObservedVersion {
     /// The object.
     pub key: ObjectKey,
     /// The incarnation.
@@ -22,25 +22,25 @@ pub struct Sighting {
     pub revision: CloudRevision,
 }
 
-/// The newest sightings, and those that were newest when a watch broke.
+/// The newest observed versions, and those that were newest when a watch broke.
 #[derive(Debug, Default)]
-pub struct Sightings(Mutex<SightingsInner>);
+pub struct ObservedVersions(Mutex<ObservedVersionsInner>);
 
 #[derive(Debug, Default)]
-struct SightingsInner {
-    recent: VecDeque<Sighting>,
-    suspects: Option<Vec<Sighting>>,
+struct ObservedVersionsInner {
+    recent: VecDeque<ObservedVersion>,
+    suspects: Option<Vec<ObservedVersion>>,
 }
 
-impl Sightings {
-    pub(super) fn note(&self, sighting: Sighting) {
+impl ObservedVersions {
+    pub(super) fn note(&self, observed: ObservedVersion) {
         let mut state = self.0.lock();
-        if let Some(index) = state.recent.iter().position(|seen| seen.key == sighting.key) {
+        if let Some(index) = state.recent.iter().position(|seen| seen.key == observed.key) {
             state.recent.remove(index);
         } else if state.recent.len() >= REMEMBERED {
             state.recent.pop_front();
         }
-        state.recent.push_back(sighting);
+        state.recent.push_back(observed);
     }
 
     /// Records that a watch broke: events from now on may belong to another history.
@@ -51,9 +51,9 @@ impl Sightings {
         }
     }
 
-    /// The sightings to verify by reading again. `None` while no watch has broken.
+    /// The observed versions to verify by reading again. `None` while no watch has broken.
     #[must_use]
-    pub fn suspects(&self) -> Option<Vec<Sighting>> {
+    pub fn suspects(&self) -> Option<Vec<ObservedVersion>> {
         self.0.lock().suspects.clone()
     }
 
@@ -63,7 +63,7 @@ impl Sightings {
     }
 
     pub(super) fn clear(&self) {
-        *self.0.lock() = SightingsInner::default();
+        *self.0.lock() = ObservedVersionsInner::default();
     }
 }
 
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use crate::kube::resources;
 
-    fn sighting(name: usize, revision: u64) -> Sighting {
-        Sighting {
+    fn observed(name: usize, revision: u64) -> ObservedVersion {
+        ObservedVersion {
             key: ObjectKey::new(resources::configmaps(), "d", &name.to_string()),
             uid: Uid::parse("u").expect("valid"),
             revision: CloudRevision(revision),
@@ -82,20 +82,20 @@ mod tests {
 
     #[test]
     fn the_state_at_the_break_is_kept() {
-        let sightings = Sightings::default();
-        assert_eq!(sightings.suspects(), None);
+        let observed_versions = ObservedVersions::default();
+        assert_eq!(observed_versions.suspects(), None);
         for n in 0..40 {
-            sightings.note(sighting(n, n as u64));
+            observed_versions.note(observed(n, n as u64));
         }
-        sightings.note(sighting(20, 99));
-        sightings.suspect();
-        sightings.note(sighting(20, 100));
-        sightings.suspect();
-        let suspects = sightings.suspects().expect("a watch broke");
+        observed_versions.note(observed(20, 99));
+        observed_versions.suspect();
+        observed_versions.note(observed(20, 100));
+        observed_versions.suspect();
+        let suspects = observed_versions.suspects().expect("a watch broke");
         assert_eq!(suspects.len(), REMEMBERED);
-        assert_eq!(suspects.last(), Some(&sighting(20, 99)));
-        assert!(!suspects.contains(&sighting(0, 0)), "the oldest went first");
-        sightings.acquit();
-        assert_eq!(sightings.suspects(), None);
+        assert_eq!(suspects.last(), Some(&observed(20, 99)));
+        assert!(!suspects.contains(&observed(0, 0)), "the oldest went first");
+        observed_versions.acquit();
+        assert_eq!(observed_versions.suspects(), None);
     }
 }

@@ -16,7 +16,7 @@ const KEPT_CAPACITY: usize = 4;
 
 /// The keys of one edge. Bounded by what is wanted and what the ledger names.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct KeyTable {
     slots: KeyMap<Slot>,
     /// Keys to check, oldest first; an entry whose slot is not ready is stale.
     ready: VecDeque<ObjectKey>,
@@ -31,7 +31,7 @@ pub(super) struct Board {
     own_texts: usize,
 }
 
-impl Board {
+impl KeyTable {
     /// Number of keys that are not of the node's own set.
     pub(super) fn followed(&self) -> usize {
         self.slots.len().saturating_sub(self.own)
@@ -129,12 +129,12 @@ impl Board {
 
     /// The edge's process has restarted, and its store may have been lost: what was believed before this connection is
     /// delivered again, after everything else. Returns the keys that are no longer certain.
-    pub(super) fn doubt_resumed(&mut self) -> BTreeSet<ObjectKey> {
-        let (mut doubted, mut looked_at) = (BTreeSet::new(), BTreeSet::new());
+    pub(super) fn mark_resumed_uncertain(&mut self) -> BTreeSet<ObjectKey> {
+        let (mut uncertain, mut looked_at) = (BTreeSet::new(), BTreeSet::new());
         for (key, slot) in &mut self.slots {
             if std::mem::take(&mut slot.resumed) && slot.peer_state.holds() {
                 slot.peer_state = slot.peer_state.unsure(slot.peer_state.uid());
-                doubted.insert(key.clone());
+                uncertain.insert(key.clone());
                 if slot.phase == Phase::Idle {
                     slot.phase = Phase::Ready;
                     looked_at.insert(key.clone());
@@ -142,11 +142,11 @@ impl Board {
             }
         }
         self.unhurried.extend(looked_at);
-        doubted
+        uncertain
     }
 
     /// What the edge holds under a key is no longer certain; the key is checked.
-    pub(super) fn doubt(&mut self, key: &ObjectKey) {
+    pub(super) fn mark_uncertain(&mut self, key: &ObjectKey) {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.peer_state = match &slot.peer_state {
                 // Deleted, and perhaps stored again.
@@ -167,7 +167,7 @@ impl Board {
         if let Some(slot) = self.slots.get_mut(key) {
             slot.late_ack = false;
         }
-        self.doubt(key);
+        self.mark_uncertain(key);
     }
 
     /// The edge reports that it holds something under a key, whatever is known of the key. Reports of too many keys
@@ -175,7 +175,7 @@ impl Board {
     pub(super) fn suspect(&mut self, key: &ObjectKey) {
         if self.slots.len() < LEDGER_MAX || self.slots.contains_key(key) {
             self.slot(key);
-            self.doubt(key);
+            self.mark_uncertain(key);
         }
     }
 

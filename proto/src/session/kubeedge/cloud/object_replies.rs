@@ -11,11 +11,11 @@ use crate::session::kubeedge::shape::{Fitted, ObjectIdentity};
 use crate::session::kubeedge::{REPLY_SETTLES, RESEND_AFTER, kind_name, resource_of};
 
 /// Most replies with an object under way at once; further ones wait.
-const CARRIED_MAX: usize = 512;
+const OBJECT_REPLIES_MAX: usize = 512;
 
 /// The object in a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Load {
+pub(super) struct RepliedObject {
     pub(super) key: ObjectKey,
     pub(super) kind: Box<str>,
     pub(super) uid: Uid,
@@ -24,7 +24,7 @@ pub(super) struct Load {
     pub(super) acknowledged: bool,
 }
 
-impl Load {
+impl RepliedObject {
     /// The object of a reply that the edge stores together with pushed objects: its node, its pods, their ConfigMaps,
     /// Secrets and volumes. Other replies affect no pushed object.
     pub(super) fn of(asked: &Message, fitted: &Fitted) -> Option<Self> {
@@ -106,9 +106,9 @@ fn wrapped_identity(answer: &Message) -> Option<ObjectIdentity> {
 
 /// One reply under way.
 #[derive(Debug)]
-struct Carry {
-    reply: MessageId,
-    load: Load,
+struct ObjectReply {
+    id: MessageId,
+    object: RepliedObject,
     number: u64,
     /// Another version was under way at the same time.
     crossed: bool,
@@ -119,83 +119,86 @@ struct Carry {
 /// The end of a reply.
 #[derive(Debug)]
 pub(super) struct Settled {
-    pub(super) load: Load,
+    pub(super) object: RepliedObject,
     /// The edge certainly holds the object of the reply, or at least nothing older than before.
     pub(super) sure: bool,
 }
 
 /// Replies with an object that the edge may still be storing.
 #[derive(Debug, Default)]
-pub(super) struct Carried {
-    list: Vec<Carry>,
+pub(super) struct ObjectReplies {
+    list: Vec<ObjectReply>,
 }
 
-impl Carried {
+impl ObjectReplies {
     /// Bytes that the replies take.
     pub(super) fn memory(&self) -> usize {
-        self.list.iter().map(|carry| size_of::<Carry>().saturating_add(carry.load.key.text_len())).sum()
+        self.list
+            .iter()
+            .map(|reply| size_of::<ObjectReply>().saturating_add(reply.object.key.text_len()))
+            .sum()
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.list.len() < CARRIED_MAX
+        self.list.len() < OBJECT_REPLIES_MAX
     }
 
     /// Whether a reply with the object is under way.
     pub(super) fn carries(&self, key: &ObjectKey) -> bool {
-        self.list.iter().any(|carry| carry.load.key == *key)
+        self.list.iter().any(|reply| reply.object.key == *key)
     }
 
     /// A reply is being sent. Two replies for one key cross each other when their versions differ.
-    pub(super) fn push(&mut self, reply: MessageId, load: Load, number: u64, mut crossed: bool) {
-        crossed |= self.cross(&load.key, Some(load.revision));
-        self.list.push(Carry { reply, load, number, crossed, until: None });
+    pub(super) fn push(&mut self, id: MessageId, object: RepliedObject, number: u64, mut crossed: bool) {
+        crossed |= self.cross(&object.key, Some(object.revision));
+        self.list.push(ObjectReply { id, object, number, crossed, until: None });
     }
 
     /// A version is being sent while replies with the object may be under way; true when one of them has another
     /// version.
     pub(super) fn cross(&mut self, key: &ObjectKey, revision: Option<CloudRevision>) -> bool {
-        let others = self.list.iter_mut().filter(|carry| carry.load.key == *key);
+        let others = self.list.iter_mut().filter(|reply| reply.object.key == *key);
         let mut crossed = false;
-        for carry in others.filter(|carry| Some(carry.load.revision) != revision) {
-            carry.crossed = true;
+        for reply in others.filter(|reply| Some(reply.object.revision) != revision) {
+            reply.crossed = true;
             crossed = true;
         }
         crossed
     }
 
     pub(super) fn transmitted(&mut self, now: Moment, number: u64) {
-        for carry in self.list.iter_mut().filter(|carry| carry.number <= number) {
-            let wait = if carry.load.acknowledged { RESEND_AFTER } else { REPLY_SETTLES };
-            carry.until.get_or_insert(now + wait);
+        for reply in self.list.iter_mut().filter(|reply| reply.number <= number) {
+            let wait = if reply.object.acknowledged { RESEND_AFTER } else { REPLY_SETTLES };
+            reply.until.get_or_insert(now + wait);
         }
     }
 
     /// The edge has stored a reply.
     pub(super) fn acked(&mut self, id: &MessageId) -> Option<Settled> {
-        let index = self.list.iter().position(|carry| carry.reply == *id && carry.load.acknowledged)?;
-        let Carry { load, crossed, .. } = self.remove(index);
-        Some(Settled { load, sure: !crossed })
+        let index = self.list.iter().position(|reply| reply.id == *id && reply.object.acknowledged)?;
+        let ObjectReply { object, crossed, .. } = self.remove(index);
+        Some(Settled { object, sure: !crossed })
     }
 
     pub(super) fn deadline(&self) -> Option<Moment> {
-        self.list.iter().filter_map(|carry| carry.until).min()
+        self.list.iter().filter_map(|reply| reply.until).min()
     }
 
     /// An expired reply; call it until it returns none.
     pub(super) fn expire(&mut self, now: Moment) -> Option<Settled> {
-        let over = |carry: &Carry| carry.until.is_some_and(|until| until <= now);
+        let over = |reply: &ObjectReply| reply.until.is_some_and(|until| until <= now);
         let index = self.list.iter().position(over)?;
-        let Carry { load, crossed, .. } = self.remove(index);
+        let ObjectReply { object, crossed, .. } = self.remove(index);
         // A missing acknowledgement proves nothing: the edge may have stopped waiting for the reply.
-        let sure = !crossed && !load.acknowledged;
-        Some(Settled { load, sure })
+        let sure = !crossed && !object.acknowledged;
+        Some(Settled { object, sure })
     }
 
-    fn remove(&mut self, index: usize) -> Carry {
-        let carry = self.list.swap_remove(index);
+    fn remove(&mut self, index: usize) -> ObjectReply {
+        let reply = self.list.swap_remove(index);
         if self.list.is_empty() {
             self.list = Vec::new();
         }
-        carry
+        reply
     }
 }

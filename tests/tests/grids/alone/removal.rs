@@ -40,7 +40,7 @@ async fn protect(world: &World) {
 /// A refused deletion hides nothing else: the other units are reconciled, and status and events report the problem.
 #[tokio::test]
 async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_grid() {
-    let world = World::with_controller().await;
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     world.node("n2", "b").await;
@@ -78,8 +78,8 @@ async fn one_refused_deletion_hides_neither_the_status_nor_the_events_of_the_gri
 /// Rows G13 and G14 of docs/reference/superedge.md#reconcile-rows: the grid owns the list of arguments as a whole, but
 /// not a container that another manager added.
 #[tokio::test]
-async fn arguments_that_others_change_are_put_back_and_containers_that_others_add_stay() {
-    let world = World::with_controller().await;
+async fn changed_arguments_are_restored_and_added_containers_stay() {
+    let world = World::with_controllers().await;
     let (grids, deployments) = (world.of::<DeploymentGrid>("default"), world.of::<Deployment>("default"));
     world.node("n1", "a").await;
     let mut made = grid("web", 1);

@@ -5,8 +5,8 @@
 //! every slot. When a source has no waiting slot left, its connection that has been silent for longest is closed: an
 //! honest peer speaks at once, even behind the same address as one that does not. When no waiting slot is left at all,
 //! the source with the most connections gives one up. The next handshake is that of the source with the fewest, so that
-//! even several hostile sources lock no other source out. Once a peer is authenticated, its connection leaves the door
-//! and no longer counts: a fleet behind one address is bounded only while it connects.
+//! even several hostile sources lock no other source out. Once a peer is authenticated, its connection no longer
+//! counts: a fleet behind one address is bounded only while it connects.
 
 use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, HashMap};
@@ -25,7 +25,7 @@ const UNDISTURBED: Duration = Duration::from_secs(2);
 
 /// Numbers of slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DoorLimits {
+pub struct ConnectionLimits {
     /// Connections of all sources that wait for their peer's first byte or for a working slot.
     pub waiting: usize,
     /// The same for one source.
@@ -67,20 +67,20 @@ pub enum Crowded {
     Whole,
 }
 
-/// The admission control of a listener. Clones are the same door.
+/// The admission control of a listener. Clones are the same limiter.
 #[derive(Debug, Clone)]
-pub struct Door(Arc<DoorInner>);
+pub struct ConnectionLimiter(Arc<LimiterInner>);
 
 #[derive(Debug)]
-struct DoorInner {
-    limits: DoorLimits,
-    state: Mutex<DoorState>,
+struct LimiterInner {
+    limits: ConnectionLimits,
+    state: Mutex<LimiterState>,
     evicted: AtomicU64,
     refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct DoorState {
+struct LimiterState {
     sources: HashMap<Source, SourceConnections>,
     waiting: usize,
     working: usize,
@@ -124,14 +124,14 @@ impl Signal {
     }
 }
 
-impl DoorState {
+impl LimiterState {
     /// The source with the highest count, and that count.
     fn most(&self, of: impl Fn(&SourceConnections) -> usize) -> Option<(Source, usize)> {
         self.sources.iter().map(|(source, entry)| (*source, of(entry))).max_by_key(|(_, count)| *count)
     }
 
     /// Gives working slots to connections that ask, starting with the source that has the fewest.
-    fn dispatch(&mut self, limits: &DoorLimits) {
+    fn dispatch(&mut self, limits: &ConnectionLimits) {
         while self.working < limits.working {
             let asking =
                 self.sources.iter_mut().filter(|(_, entry)| entry.working.len() < limits.working_per_source);
@@ -180,7 +180,7 @@ impl DoorState {
     }
 
     /// Makes room for one more waiting connection of a source. Returns whether another was evicted for it.
-    fn make_room(&mut self, source: Source, limits: &DoorLimits) -> Result<bool, Crowded> {
+    fn make_room(&mut self, source: Source, limits: &ConnectionLimits) -> Result<bool, Crowded> {
         let own = self.sources.get(&source).map_or(0, SourceConnections::waiting);
         if own >= limits.waiting_per_source {
             self.evict(source, false).then_some(true).ok_or(Crowded::Source)
@@ -209,12 +209,12 @@ impl DoorState {
     }
 }
 
-impl Door {
-    /// A door with these limits.
+impl ConnectionLimiter {
+    /// A limiter with these limits.
     #[must_use]
-    pub fn new(limits: DoorLimits) -> Self {
+    pub fn new(limits: ConnectionLimits) -> Self {
         let (state, evicted, refused) = Default::default();
-        Self(Arc::new(DoorInner { limits, state, evicted, refused }))
+        Self(Arc::new(LimiterInner { limits, state, evicted, refused }))
     }
 
     /// Takes a waiting slot for a connection that was just accepted.
@@ -231,7 +231,7 @@ impl Door {
         state.waiting += 1;
         let signal = Arc::new(Signal::default());
         state.sources.entry(source).or_default().silent.insert(number, Arc::clone(&signal));
-        Ok(Waiting { door: self.clone(), source, number, signal })
+        Ok(Waiting { limiter: self.clone(), source, number, signal })
     }
 
     /// Number of waiting connections.
@@ -263,7 +263,7 @@ impl Door {
         why
     }
 
-    fn lock(&self) -> MutexGuard<'_, DoorState> {
+    fn lock(&self) -> MutexGuard<'_, LimiterState> {
         // Changed by short calls that cannot leave it half-changed.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +272,7 @@ impl Door {
 /// A waiting connection. Dropping this frees its slot.
 #[derive(Debug)]
 pub struct Waiting {
-    door: Door,
+    limiter: ConnectionLimiter,
     source: Source,
     number: u64,
     signal: Arc<Signal>,
@@ -288,7 +288,7 @@ impl Waiting {
     /// one just did.
     #[must_use]
     pub fn spoke(&self) -> bool {
-        let mut state = self.door.lock();
+        let mut state = self.limiter.lock();
         let Some(entry) = state.sources.get_mut(&self.source) else { return false };
         let Some(signal) = entry.silent.remove(&self.number) else { return false };
         entry.spoken.insert(self.number, signal);
@@ -310,8 +310,8 @@ impl Waiting {
 
     /// Asks for a working slot. Returns whether the connection has one now.
     fn ask(&self) -> bool {
-        let limits = &self.door.0.limits;
-        let mut state = self.door.lock();
+        let limits = &self.limiter.0.limits;
+        let mut state = self.limiter.lock();
         let Some(entry) = state.sources.get_mut(&self.source) else { return false };
         if entry.spoken.contains_key(&self.number) {
             entry.asking.insert(self.number, Arc::clone(&self.signal));
@@ -320,7 +320,7 @@ impl Waiting {
         state.dispatch(limits);
         let works = || self.signal.works.load(Ordering::Relaxed);
         if !works() && may_press && state.press(self.source) {
-            self.door.0.evicted.fetch_add(1, Ordering::Relaxed);
+            self.limiter.0.evicted.fetch_add(1, Ordering::Relaxed);
             state.dispatch(limits);
         }
         works()
@@ -329,9 +329,9 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = self.door.lock();
+        let mut state = self.limiter.lock();
         state.forget(self.source, self.number);
-        state.dispatch(&self.door.0.limits);
+        state.dispatch(&self.limiter.0.limits);
     }
 }
 
@@ -354,8 +354,8 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: DoorLimits =
-        DoorLimits { waiting: 6, waiting_per_source: 4, working: 4, working_per_source: 2 };
+    const LIMITS: ConnectionLimits =
+        ConnectionLimits { waiting: 6, waiting_per_source: 4, working: 4, working_per_source: 2 };
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([192, 0, 2, last])
@@ -363,101 +363,101 @@ mod tests {
 
     async fn work(slot: Waiting) -> Working {
         assert!(slot.spoke());
-        slot.work().await.expect("a working place")
+        slot.work().await.expect("a slot")
     }
 
     #[test]
-    fn the_connection_that_is_silent_for_longest_goes_first() {
-        let door = Door::new(LIMITS);
-        let mut slots: Vec<_> = (0..4).map(|_| door.enter(address(1)).expect("a place")).collect();
+    fn longest_silent_connection_is_evicted_first() {
+        let limiter = ConnectionLimiter::new(LIMITS);
+        let mut slots: Vec<_> = (0..4).map(|_| limiter.enter(address(1)).expect("a place")).collect();
         assert!(slots[1].spoke());
-        let fifth = door.enter(address(1)).expect("the place of the oldest");
+        let fifth = limiter.enter(address(1)).expect("the slot of the oldest");
         assert!(slots[0].evicted().now_or_never().is_some());
         assert!(!slots[0].spoke(), "too late");
         assert!(slots.iter().skip(1).all(|slot| slot.evicted().now_or_never().is_none()));
-        let _sixth = door.enter(address(1)).expect("the place of the third");
+        let _sixth = limiter.enter(address(1)).expect("the slot of the third");
         assert!(slots[1].evicted().now_or_never().is_none(), "it has spoken");
         assert!(slots[2].evicted().now_or_never().is_some());
-        assert_eq!((door.waiting(), door.evicted(), door.refused()), (4, 2, 0));
+        assert_eq!((limiter.waiting(), limiter.evicted(), limiter.refused()), (4, 2, 0));
         slots.clear();
         drop(fifth);
-        assert_eq!(door.waiting(), 1);
+        assert_eq!(limiter.waiting(), 1);
     }
 
     #[test]
-    fn one_source_takes_places_from_itself_alone() {
-        let door = Door::new(LIMITS);
-        let flood: Vec<_> = (0..40).filter_map(|_| door.enter(address(1)).ok()).collect();
-        assert_eq!((flood.len(), door.waiting()), (40, 4), "all but the newest were told to go");
-        let honest: Vec<_> = (2..4).map(|last| door.enter(address(last)).expect("a place")).collect();
+    fn one_source_evicts_only_its_own_connections() {
+        let limiter = ConnectionLimiter::new(LIMITS);
+        let flood: Vec<_> = (0..40).filter_map(|_| limiter.enter(address(1)).ok()).collect();
+        assert_eq!((flood.len(), limiter.waiting()), (40, 4), "all but the newest were evicted");
+        let honest: Vec<_> = (2..4).map(|last| limiter.enter(address(last)).expect("a place")).collect();
         assert!(honest.iter().all(|slot| slot.evicted().now_or_never().is_none()));
         // All slots are taken now: the source that has the most gives one up.
-        let third = door.enter(address(4)).expect("a place");
+        let third = limiter.enter(address(4)).expect("a place");
         assert!(honest.iter().chain([&third]).all(|slot| slot.evicted().now_or_never().is_none()));
-        assert_eq!(door.waiting(), 6);
+        assert_eq!(limiter.waiting(), 6);
     }
 
     #[test]
-    fn who_has_spoken_is_not_sent_away_for_somebody_else() {
-        let door = Door::new(LIMITS);
-        let busy: Vec<_> = (0..4).map(|_| door.enter(address(1)).expect("a place")).collect();
+    fn connection_that_has_spoken_is_not_evicted_for_another_source() {
+        let limiter = ConnectionLimiter::new(LIMITS);
+        let busy: Vec<_> = (0..4).map(|_| limiter.enter(address(1)).expect("a place")).collect();
         assert!(busy.iter().all(Waiting::spoke));
-        assert_eq!(door.enter(address(1)).err(), Some(Crowded::Source));
-        assert!(door.enter(address(2)).is_ok());
-        assert_eq!(door.refused(), 1);
+        assert_eq!(limiter.enter(address(1)).err(), Some(Crowded::Source));
+        assert!(limiter.enter(address(2)).is_ok());
+        assert_eq!(limiter.refused(), 1);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn handshakes_of_one_source_leave_places_for_others() {
-        let door = Door::new(LIMITS);
-        let enter = |last| door.enter(address(last)).expect("a place");
-        let working: Vec<_> =
-            (0..2).map(|_| work(enter(1)).now_or_never().expect("a working place")).collect();
+    async fn handshakes_of_one_source_leave_slots_for_others() {
+        let limiter = ConnectionLimiter::new(LIMITS);
+        let enter = |last| limiter.enter(address(last)).expect("a place");
+        let working: Vec<_> = (0..2).map(|_| work(enter(1)).now_or_never().expect("a slot")).collect();
         let mut third = Box::pin(work(enter(1)));
         assert!(third.as_mut().now_or_never().is_none(), "its source has two");
-        let other: Vec<_> = (0..2).map(|_| work(enter(2)).now_or_never().expect("a working place")).collect();
-        assert!(work(enter(3)).now_or_never().is_none(), "all are taken");
-        assert_eq!((door.working(), door.waiting()), (4, 1));
+        let other: Vec<_> = (0..2).map(|_| work(enter(2)).now_or_never().expect("a slot")).collect();
+        assert!(work(enter(3)).now_or_never().is_none(), "all are occupied");
+        assert_eq!((limiter.working(), limiter.waiting()), (4, 1));
         drop(other);
         drop(working);
         drop(third.await);
-        assert_eq!((door.working(), door.waiting()), (0, 0));
-        assert!(door.lock().sources.is_empty(), "nothing is kept of who has left");
+        assert_eq!((limiter.working(), limiter.waiting()), (0, 0));
+        assert!(limiter.lock().sources.is_empty(), "no state of closed connections is kept");
     }
 
     #[test]
-    fn several_sources_that_have_spoken_leave_places_to_wait_in() {
-        let door = Door::new(LIMITS);
-        let busy: Vec<_> = [1, 1, 1, 2, 2, 2].map(|last| door.enter(address(last)).expect("a place")).into();
+    fn several_sources_leave_slots_for_waiting_connections() {
+        let limiter = ConnectionLimiter::new(LIMITS);
+        let busy: Vec<_> =
+            [1, 1, 1, 2, 2, 2].map(|last| limiter.enter(address(last)).expect("a place")).into();
         assert!(busy.iter().all(Waiting::spoke));
-        let honest = door.enter(address(3)).expect("of one that has most");
+        let honest = limiter.enter(address(3)).expect("of one that has most");
         let evicted = busy.iter().filter(|slot| slot.evicted().now_or_never().is_some()).count();
-        assert_eq!((evicted, door.waiting(), door.evicted()), (1, 6, 1));
-        let second = door.enter(address(3)).expect("it still has fewer");
+        assert_eq!((evicted, limiter.waiting(), limiter.evicted()), (1, 6, 1));
+        let second = limiter.enter(address(3)).expect("it still has fewer");
         assert!(honest.spoke() && second.spoke());
-        assert_eq!(door.enter(address(1)).err(), Some(Crowded::Whole), "nobody has more than it has");
+        assert_eq!(limiter.enter(address(1)).err(), Some(Crowded::Whole), "no other client has more");
         drop((busy, honest, second));
-        assert_eq!((door.waiting(), door.lock().sources.len()), (0, 0));
+        assert_eq!((limiter.waiting(), limiter.lock().sources.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn handshakes_of_several_sources_that_do_not_end_give_way() {
-        let door = Door::new(LIMITS);
+    async fn stalled_handshakes_of_several_sources_give_way() {
+        let limiter = ConnectionLimiter::new(LIMITS);
         let mut stuck = Vec::new();
         for last in [1, 1, 2, 2] {
-            stuck.push(work(door.enter(address(last)).expect("a place")).await);
+            stuck.push(work(limiter.enter(address(last)).expect("a place")).await);
         }
         let queued: Vec<_> =
-            [1, 2].map(|last| Box::pin(work(door.enter(address(last)).expect("a place")))).into();
+            [1, 2].map(|last| Box::pin(work(limiter.enter(address(last)).expect("a place")))).into();
         let begin = Instant::now();
-        let honest = work(door.enter(address(3)).expect("a place"));
-        let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn comes");
+        let honest = work(limiter.enter(address(3)).expect("a place"));
+        let honest = tokio::time::timeout(2 * UNDISTURBED, honest).await.expect("its turn arrives");
         assert_eq!(begin.elapsed(), UNDISTURBED, "a handshake has some time");
         let evicted = stuck.iter().filter(|slot| slot.evicted().now_or_never().is_some()).count();
-        assert_eq!((evicted, door.working()), (1, 4));
+        assert_eq!((evicted, limiter.working()), (1, 4));
         drop(queued);
         drop((stuck, honest));
-        assert_eq!((door.working(), door.waiting(), door.lock().sources.len()), (0, 0, 0));
+        assert_eq!((limiter.working(), limiter.waiting(), limiter.lock().sources.len()), (0, 0, 0));
     }
 
     #[test]

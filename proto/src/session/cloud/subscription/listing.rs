@@ -6,38 +6,59 @@
 
 use std::collections::HashSet;
 
+use super::Subscription;
 use crate::frame::InventoryPart;
 use crate::ids::{Moment, SubscriptionId};
 use crate::limits::{
     HANDSHAKE_TIMEOUT, INVENTORY_BYTES_MAX, INVENTORY_MAX, INVENTORY_PART_MAX, INVENTORY_ROUNDS_MAX,
 };
-use crate::object::{InventoryEntry, KeyHashes, ObjectKey};
+use crate::object::{HeldState, InventoryEntry, KeyHashes, ObjectKey};
 use crate::session::SessionError;
-use crate::session::cloud::compare::{cost, cost_of_entry, too_many};
 use crate::session::cloud::slot::{PeerState, Slot};
-use crate::session::cloud::subscription::Subscription;
 use crate::session::cloud::{CloudSession, NodeView, Notice};
 
 /// Bytes of an entry that the view wants, which shares the view's key: a slot in a list and in a set, and its UID.
 const WANTED_OVERHEAD: usize = 192;
 
+/// Bytes that an inventory entry takes besides its texts: the key and what is held, each in its own allocation, and a
+/// slot in a list or map with spare capacity.
+const ENTRY_OVERHEAD: usize = 384;
+
+/// Memory that the cloud keeps for a key that only the edge has named. The texts of its resource may be kept only for
+/// it as well.
+pub(in crate::session::cloud) fn cost(key: &ObjectKey) -> usize {
+    let resource = key.resource();
+    let texts = [&resource.group, &resource.version, &resource.name].map(|text| text.len());
+    let texts = texts.into_iter().chain([key.namespace().len(), key.name().len()]);
+    texts.fold(ENTRY_OVERHEAD, usize::saturating_add)
+}
+
+/// Memory of an entry that only the edge has named.
+pub(in crate::session::cloud) fn cost_of_entry(entry: &InventoryEntry) -> usize {
+    let uid = match &entry.held {
+        HeldState::Present(version) => version.uid.as_str().len(),
+        HeldState::Absent | HeldState::Unreadable => 0,
+    };
+    cost(&entry.key).saturating_add(uid)
+}
+
 /// The received parts of one inventory.
 #[derive(Debug)]
-pub(super) struct Listing {
-    pub(super) entries: Vec<InventoryEntry>,
+pub(in crate::session::cloud) struct Listing {
+    pub(in crate::session::cloud) entries: Vec<InventoryEntry>,
     seen: HashSet<ObjectKey, KeyHashes>,
     /// Entries received, including those that were left out.
     total: usize,
     /// Bytes that the edge makes this listing keep.
-    pub(super) bytes: usize,
+    pub(in crate::session::cloud) bytes: usize,
     /// The next part must arrive by then.
-    pub(super) deadline: Moment,
+    pub(in crate::session::cloud) deadline: Moment,
     /// There was no room for some entries.
-    pub(super) left_out: bool,
+    pub(in crate::session::cloud) left_out: bool,
 }
 
 impl Listing {
-    pub(super) fn new(now: Moment) -> Self {
+    pub(in crate::session::cloud) fn new(now: Moment) -> Self {
         let (entries, seen) = Default::default();
         Self { entries, seen, total: 0, bytes: 0, deadline: now + HANDSHAKE_TIMEOUT, left_out: false }
     }
@@ -70,7 +91,7 @@ impl Listing {
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when it is too large or contradicts itself.
-    pub(super) fn add(
+    pub(in crate::session::cloud) fn add(
         &mut self,
         now: Moment,
         part: InventoryPart,
@@ -103,7 +124,13 @@ impl Listing {
     }
 }
 
-pub(super) fn listed_twice(subscription: SubscriptionId, key: &ObjectKey) -> SessionError {
+pub(in crate::session::cloud) fn too_many(count: u64) -> SessionError {
+    SessionError::Protocol(format!(
+        "an inventory of {count} entries is more than the {INVENTORY_MAX} allowed"
+    ))
+}
+
+pub(in crate::session::cloud) fn listed_twice(subscription: SubscriptionId, key: &ObjectKey) -> SessionError {
     SessionError::Protocol(format!("the inventory of subscription {} lists {key} twice", subscription.0))
 }
 
@@ -113,7 +140,7 @@ fn wanted(subscription: SubscriptionId, view: &impl NodeView) -> HashSet<ObjectK
 
 /// What the edge holds beyond the entries that there was room for.
 #[derive(Debug)]
-pub(super) struct Rest {
+pub(in crate::session::cloud) struct Rest {
     /// The edge's copy followed another epoch.
     foreign: bool,
     /// How often the inventory was requested again because of it.
@@ -123,14 +150,14 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    pub(super) fn new(foreign: bool) -> Self {
+    pub(in crate::session::cloud) fn new(foreign: bool) -> Self {
         Self { foreign, rounds: 0, listing: None }
     }
 }
 
 impl Subscription {
     /// Time by which the inventory that was requested again must have made progress.
-    pub(super) fn rest_deadline(&self) -> Option<Moment> {
+    pub(in crate::session::cloud) fn rest_deadline(&self) -> Option<Moment> {
         Some(self.rest.as_ref()?.listing.as_ref()?.deadline)
     }
 
@@ -157,7 +184,7 @@ impl Subscription {
     ///
     /// # Errors
     /// [`SessionError::Protocol`] when it is too large.
-    pub(super) fn add_rest(
+    pub(in crate::session::cloud) fn add_rest(
         &mut self,
         now: Moment,
         part: InventoryPart,
@@ -202,7 +229,7 @@ impl Subscription {
 
 impl CloudSession {
     /// Bytes that the session keeps because of what the edge claims to hold.
-    pub(super) fn claims(&self) -> usize {
+    pub(in crate::session::cloud) fn claims(&self) -> usize {
         self.subscriptions.iter().map(Subscription::claims).fold(0, usize::saturating_add)
     }
 
@@ -210,7 +237,7 @@ impl CloudSession {
     ///
     /// # Errors
     /// [`SessionError::Overloaded`] after too many rounds.
-    pub(super) fn ask_rest(&mut self) -> Result<(), SessionError> {
+    pub(in crate::session::cloud) fn ask_rest(&mut self) -> Result<(), SessionError> {
         if !self.subscriptions.iter().any(Subscription::has_rest) || self.claims() > INVENTORY_BYTES_MAX / 2 {
             return Ok(());
         }

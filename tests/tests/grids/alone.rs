@@ -1,7 +1,8 @@
-//! The controllers against an API server in the same process: rows of docs/reference/superedge.md#rows that need an API
-//! server and no cloudcore.
+//! The controllers without a cloudcore, against an API server in the same process: rows of
+//! docs/reference/superedge.md#rows that need an API server and nothing else.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Node};
@@ -9,19 +10,19 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ClusterResourceScope, NamespaceResourceScope};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
-use tombolo_grid::labels::GRID_SELECTOR;
-use tombolo_runtime::drain;
-use tombolo_testkit::{wait_for, wait_for_value};
-
-use super::*;
 use tombolo_apiserver::{Embedded, Options};
+use tombolo_cloud::grids::api::DeploymentGrid;
+use tombolo_cloud::grids::{self, GridSettings, Metrics};
+use tombolo_grid::labels::GRID_SELECTOR;
+use tombolo_runtime::Drain;
+use tombolo_testkit::{wait_for, wait_for_value};
 
 mod keys;
 mod nodes;
@@ -40,7 +41,7 @@ impl<K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serializ
 
 struct World {
     client: Client,
-    /// The API server runs as long as this set.
+    /// The API server, and the controllers if they are started, run as long as this set.
     tasks: JoinSet<()>,
     _folder: TempDir,
 }
@@ -56,37 +57,33 @@ impl World {
         let config =
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
         let client = Client::try_from(config).unwrap();
-        let (trigger, drain) = drain::channel(Duration::ZERO);
         let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let _runs = trigger;
-            bound.run(drain).await.unwrap();
-        });
+        tasks.spawn(async move { bound.run(Drain::never()).await.unwrap() });
         Self { client, tasks, _folder: folder }
     }
 
-    /// Also runs the controller of DeploymentGrids, and adds another namespace.
-    async fn with_controller() -> Self {
-        Self::with_definitions(api::definitions().to_vec()).await
+    /// Also runs the controllers, and adds another namespace.
+    async fn with_controllers() -> Self {
+        let mut world = Self::start().await;
+        world.control(GridSettings::default()).await;
+        world
     }
 
     /// The same with other definitions of the kinds.
-    async fn with_definitions(wanted: Vec<CustomResourceDefinition>) -> Self {
+    async fn with_definitions(wanted: &[CustomResourceDefinition]) -> Self {
         let mut world = Self::start().await;
-        let stored = world.all::<CustomResourceDefinition>();
         for definition in wanted {
-            wait_for(&definition.name_any(), DEADLINE, || async {
-                let established = definitions::ensure(&stored, &definition, true).await;
-                established.then_some(()).ok_or_else(|| "not established".to_owned())
-            })
-            .await;
+            world.all().create(&PostParams::default(), definition).await.unwrap();
         }
-        make(&world.all::<Namespace>(), json!({"metadata": {"name": NAMESPACES[1]}})).await;
-        let (client, metrics) = (world.client.clone(), Metrics::register(&mut Registry::default()));
-        world.tasks.spawn(async move {
-            controller::run::<DeploymentGrid>(&client, GridSettings::default(), "test", &metrics).await;
-        });
+        world.control(GridSettings { install_definitions: false, ..GridSettings::default() }).await;
         world
+    }
+
+    async fn control(&mut self, settings: GridSettings) {
+        make(&self.all::<Namespace>(), json!({"metadata": {"name": NAMESPACES[1]}})).await;
+        let holder = (NAMESPACES[0].to_owned(), "test".to_owned());
+        let metrics = Metrics::register(&mut Registry::default());
+        self.tasks.spawn(grids::run(self.client.clone(), settings, holder, metrics, Drain::never()));
     }
 
     fn all<K: Kind<Scope = ClusterResourceScope>>(&self) -> Api<K> {
