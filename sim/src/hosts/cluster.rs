@@ -18,6 +18,10 @@ pub(super) const CLOUD_NAMESPACE: &str = "kubeedge";
 const WHOLE: [(&str, &str); 3] =
     [("", ";"), ("pods", ";spec.nodeName!="), ("configmaps", "!tombolo/ledger;")];
 
+/// The kinds whose views the oracle asks about: those that nodes need, and those that clients of plans follow.
+const VIEWED: [&str; 6] =
+    ["pods", "nodes", "configmaps", "secrets", "services", "endpointslices.discovery.k8s.io"];
+
 /// The rights that every fleet grants its nodes.
 const EDGE_NETWORK: &str = include_str!("../../../deploy/cloudcore/30-edge-network.yaml");
 
@@ -152,6 +156,7 @@ fn seen(event: ModelEvent) -> Option<Seen> {
         ModelEvent::ViewMoved { client, kind, selector, era, revision } => {
             let replica = client.strip_prefix("replica-")?.parse().ok()?;
             let (resource, selector) = (kind.qualified(), selector?);
+            VIEWED.contains(&&*resource).then_some(())?;
             let is_whole =
                 |(of, whole): &(&str, &str)| (of.is_empty() || *of == resource) && *whole == selector;
             WHOLE.iter().any(is_whole).then_some(())?;

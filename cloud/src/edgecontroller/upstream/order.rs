@@ -178,7 +178,8 @@ impl Upstream {
         Known::of(list.items[0].get().as_bytes()).status
     }
 
-    /// Runs a patch of a status as the node, on the version that was known when the patch was received.
+    /// Runs a patch of a status as the node, on the version that was known when the patch was received. The report about
+    /// a pod that is no longer the node's must end, so its refusal says that the pod is gone.
     pub(super) async fn patch_in_order(
         &self,
         node: &NodeId,
@@ -189,9 +190,38 @@ impl Upstream {
         let Some(((position, key), names_version)) = about.zip(naming(&call)) else {
             return self.kube.call_as_edge_node(node, call).await;
         };
+        let answer = self.patch_on_version(node, (position, key), (call, names_version)).await?;
+        let may_be_gone =
+            *key.resource() == resources::pods() && [FORBIDDEN, CONFLICT].contains(&answer.code);
+        if may_be_gone && !self.is_at(node, key).await? {
+            let sentence = format!("pods {:?} not found", key.name());
+            return Ok(Answer::refusal_of(&StatusError::new(NOT_FOUND, "NotFound", &sentence)));
+        }
+        Ok(answer)
+    }
+
+    /// Whether a pod of this name is bound to the node, as far as cloudcore itself can read it. The API server tells a node
+    /// nothing of a pod that was deleted, or whose name another node's pod has.
+    async fn is_at(&self, node: &NodeId, pod: &ObjectKey) -> Result<bool, CallError> {
+        let found = self.kube.call(Caller::OwnFor(node), ApiCall::get(path_to(pod))).await?;
+        let found_at = found.json();
+        let found_at = found_at.pointer("/spec/nodeName").and_then(serde_json::Value::as_str);
+        Ok(match found.code {
+            NOT_FOUND => false,
+            200..300 => found_at == Some(node.as_str()),
+            _ => true,
+        })
+    }
+
+    async fn patch_on_version(
+        &self,
+        node: &NodeId,
+        (position, key): (&Position, &ObjectKey),
+        (call, names_version): (ApiCall, Naming),
+    ) -> Result<Answer, CallError> {
         let mut known = self.known_to(position, key);
         if known.revision.is_none() && names_version(&call.body, CloudRevision(0)).is_some() {
-            let there = self.there(node, key).await?;
+            let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
             if !there.is_success() {
                 return Ok(there);
             }
@@ -225,26 +255,6 @@ impl Upstream {
             }
             (known, repeats) = (there, repeats + 1);
         }
-    }
-
-    /// The object as the node may read it. A pod that was deleted, or whose name another node's pod has, is no longer the
-    /// node's, and the API server refuses to say that it is gone; the report about it must still end.
-    async fn there(&self, node: &NodeId, key: &ObjectKey) -> Result<Answer, CallError> {
-        let there = self.kube.call_as_edge_node(node, ApiCall::get(path_to(key))).await?;
-        if there.code != FORBIDDEN {
-            return Ok(there);
-        }
-        let own = self.kube.call(Caller::OwnFor(node), ApiCall::get(path_to(key))).await?;
-        let is_elsewhere = || {
-            let place = own.json();
-            let place = place.pointer("/spec/nodeName").and_then(serde_json::Value::as_str);
-            own.is_success() && *key.resource() == resources::pods() && place != Some(node.as_str())
-        };
-        if own.code != NOT_FOUND && !is_elsewhere() {
-            return Ok(there);
-        }
-        let sentence = format!("pods {:?} not found", key.name());
-        Ok(Answer::refusal_of(&StatusError::new(NOT_FOUND, "NotFound", &sentence)))
     }
 
     /// Records the Node of a node that has registered.

@@ -42,6 +42,7 @@ impl Judge for Repeated {
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
                 self.edge_sent(*number, &connection.machine, frame);
+                self.reported(&connection.machine, frame);
                 for stored in &context.answered.stored {
                     self.stored(*number, &connection.machine, stored);
                 }
@@ -129,6 +130,17 @@ impl Repeated {
                 held.remove(&delivery.object);
             }
             SeenChange::Unreadable => {}
+        }
+    }
+
+    /// A node that reports about a pod holds it with the status that it reports.
+    fn reported(&mut self, machine: &str, frame: &SeenFrame) {
+        let SeenFrame::Request { what, .. } = frame else { return };
+        let path =
+            what.strip_prefix("PATCH /api/v1/namespaces/").and_then(|path| path.strip_suffix("/status"));
+        let pod = path.and_then(|path| path.split_once("/pods/"));
+        if let (Some((namespace, name)), Some(held)) = (pod, self.pushed.get_mut(machine)) {
+            held.remove(&ObjectId::new("pods", namespace, name));
         }
     }
 
