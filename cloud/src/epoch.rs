@@ -85,6 +85,9 @@ pub struct EpochKeeper {
     progress: HistoryProgress,
     /// When the beat was last seen to change.
     beaten: Instant,
+    /// The history went back, and no new epoch could be recorded yet. The proof may be gone by the next check: revisions
+    /// pass the old ones, and watches show the restored objects.
+    is_pending: bool,
 }
 
 /// Wraps `Kube`, which has no debug form because it holds credentials.
@@ -105,7 +108,9 @@ impl EpochKeeper {
         let cluster = cluster_uid(&kube).await?;
         let look = record::look(&kube, namespace).await?;
         let witness = Witness::new(data_dir);
-        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str()).map(|seen| seen.progress());
+        let seen = witness.read().filter(|seen| seen.cluster == cluster.as_str());
+        let is_pending = seen.as_ref().is_some_and(|seen| seen.went_back);
+        let seen = seen.map(|seen| seen.progress());
         let nothing = HistoryProgress { generation: 0, beat: 0, revision: CloudRevision(0) };
         let known = seen.unwrap_or(nothing);
         let progress = look.progress(known);
@@ -116,8 +121,9 @@ impl EpochKeeper {
             cluster,
             progress,
             beaten: Instant::now(),
+            is_pending,
         };
-        keeper.agree(look, known, known.exceeds(&progress)).await?;
+        keeper.agree(look, known, is_pending || known.exceeds(&progress)).await?;
         keeper.remember();
         Ok(keeper)
     }
@@ -153,17 +159,20 @@ impl EpochKeeper {
         if now.generation > known.generation && refuted.is_none() {
             // Another replica detected what this one may have missed: revisions soon exceed those seen before.
             tracing::warn!(generation = now.generation, "another replica has begun a new epoch");
+            self.is_pending = false;
             self.go_on(now);
             down.observed_versions().acquit();
             return Ok(true);
         }
-        let mut went_back = known.exceeds(&now) || refuted.is_some();
+        let mut went_back = self.is_pending || known.exceeds(&now) || refuted.is_some();
         if let Some(suspects) = down.observed_versions().suspects() {
             went_back = went_back || self.any_older(&suspects).await?;
             down.observed_versions().acquit();
         }
         if went_back {
             let known = refuted.map_or(known, |claim| claim.and(known));
+            self.is_pending = true;
+            self.remember();
             self.agree(look, known, true).await?;
             tracing::warn!(
                 ?known,
@@ -225,11 +234,12 @@ impl EpochKeeper {
         let enough = |recorded: u64| if went_back { recorded > generation } else { recorded >= floor };
         self.progress = record::settle(&self.kube.0, &self.namespace, look, (floor, known), enough).await?;
         self.beaten = Instant::now();
+        self.is_pending = false;
         Ok(())
     }
 
     fn remember(&self) {
-        let seen = witness::Seen::new(&self.cluster, self.progress);
+        let seen = witness::Seen::new(&self.cluster, self.progress, self.is_pending);
         if let Err(error) = self.witness.write(&seen) {
             tracing::warn!(%error, "cannot store the newest revision: a restored etcd may go unnoticed");
         }

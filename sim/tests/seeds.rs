@@ -8,23 +8,25 @@ use tombolo_sim::campaign::{PlanRunner, Seeds};
 use tombolo_sim::plan::{PlanSize, SimPlan};
 use tombolo_testkit::times;
 
-/// Plans of the test; `cargo xtask simulate` runs other ones.
-const SEEDS: u64 = 200;
+/// Plans of the test, of which most have one node; `cargo xtask simulate` runs other and larger ones.
+const TINY_SEEDS: u64 = 160;
+const SMALL_SEEDS: u64 = 40;
 
 fn runner() -> PlanRunner {
     PlanRunner { program: env!("CARGO_BIN_EXE_simulate").into(), arguments: vec!["--worker"] }
 }
 
-fn seeds(count: u64) -> Seeds {
-    Seeds { first: 0, count, size: None, jobs: available_parallelism().unwrap() }
+fn check(size: PlanSize, name: &str, count: u64) {
+    let seeds = Seeds { first: 0, count, size: Some(size), jobs: available_parallelism().unwrap() };
+    let failures = seeds.run(&runner());
+    let hint = format!("`cargo xtask simulate --size {name} --seed SEED` explains one");
+    assert!(failures.is_empty(), "{} of {count} failed; {hint}: {failures:#?}", failures.len());
 }
 
 #[test]
 fn generated_plans_break_no_rule() {
-    let seeds = seeds(times("TOMBOLO_SIMULATIONS", SEEDS));
-    let failures = seeds.run(&runner());
-    let hint = "`cargo xtask simulate --seed SEED` explains one";
-    assert!(failures.is_empty(), "{} of {} failed; {hint}: {failures:#?}", failures.len(), seeds.count);
+    check(PlanSize::tiny(), "tiny", times("TOMBOLO_SIMULATIONS", TINY_SEEDS));
+    check(PlanSize::small(), "small", SMALL_SEEDS);
 }
 
 #[test]

@@ -18,13 +18,15 @@ struct Api {
     record: Option<Value>,
     /// A pod.
     pod: Option<Value>,
+    /// Whether every write conflicts.
+    refuses: bool,
     /// Requests received.
     asked: Vec<String>,
 }
 
 impl Api {
     fn at(revision: u64) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { revision, record: None, pod: None, asked: Vec::new() }))
+        Arc::new(Mutex::new(Self { revision, record: None, pod: None, refuses: false, asked: Vec::new() }))
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &[u8]) -> (u16, Value) {
@@ -44,7 +46,7 @@ impl Api {
         }
         let mut record: Value = serde_json::from_slice(body).expect("JSON");
         let known = self.record.as_ref().map(|record| &record["metadata"]["resourceVersion"]);
-        if known != record["metadata"].get("resourceVersion") {
+        if self.refuses || known != record["metadata"].get("resourceVersion") {
             return (409, json!({"message": "somebody else has written"}));
         }
         self.revision += 1;
@@ -127,6 +129,29 @@ async fn replica_that_missed_a_restore_learns_of_it_from_another() {
             !replica.check(&NodeObjectCache::default(), None).await.expect("checked"),
             "both are at rest"
         );
+    }
+}
+
+/// When the record cannot be written, the proof of the restore is gone by the next check, and with the process.
+#[tokio::test]
+async fn a_restore_that_cannot_be_recorded_at_once_is_not_forgotten() {
+    for restarts in [false, true] {
+        let (api, folder) = (Api::at(100), folder());
+        let mut replica = self::replica(&api, &folder).await;
+        let before = replica.epoch().generation;
+        (api.lock().revision, api.lock().refuses) = (50, true);
+        replica.check(&NodeObjectCache::default(), None).await.expect_err("nothing can be written");
+        (api.lock().revision, api.lock().refuses) = (1_000_000, false);
+        if restarts {
+            replica = self::replica(&api, &folder).await;
+        } else {
+            assert!(replica.check(&NodeObjectCache::default(), None).await.expect("checked"));
+        }
+        assert!(replica.epoch().generation > before, "restarts: {restarts}");
+        assert_eq!(api.lock().generation(), replica.epoch().generation);
+        assert!(!replica.check(&NodeObjectCache::default(), None).await.expect("checked"), "once");
+        let again = self::replica(&api, &folder).await;
+        assert_eq!(again.epoch(), replica.epoch(), "nor at another start");
     }
 }
 

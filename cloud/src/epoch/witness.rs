@@ -16,12 +16,15 @@ pub(super) struct Seen {
     #[serde(default)]
     beat: u64,
     revision: u64,
+    /// The history went back after this, and no new epoch was recorded yet.
+    #[serde(default)]
+    pub(super) went_back: bool,
 }
 
 impl Seen {
-    pub(super) fn new(cluster: &Uid, progress: HistoryProgress) -> Self {
+    pub(super) fn new(cluster: &Uid, progress: HistoryProgress, went_back: bool) -> Self {
         let HistoryProgress { generation, beat, revision } = progress;
-        Self { cluster: cluster.to_string(), generation, beat, revision: revision.0 }
+        Self { cluster: cluster.to_string(), generation, beat, revision: revision.0, went_back }
     }
 
     pub(super) fn progress(&self) -> HistoryProgress {
@@ -68,7 +71,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let witness = Witness::new(&folder.path().join("new"));
         assert_eq!(witness.read(), None);
-        let seen = Seen { cluster: "u".to_owned(), generation: 3, beat: 1, revision: 42 };
+        let seen = Seen { cluster: "u".to_owned(), generation: 3, beat: 1, revision: 42, went_back: true };
         witness.write(&seen).expect("written");
         assert_eq!(witness.read(), Some(seen));
         std::fs::write(folder.path().join("new/epoch.json"), "{\"clus").expect("written");

@@ -115,6 +115,7 @@ impl<J: Judge + Default> Bench<J> {
             converge: 1000,
             review: 100,
             late: 20_000,
+            late_of_watches: 20_000,
             late_after_contest: 60_000,
             ..OracleLimits::default()
         };

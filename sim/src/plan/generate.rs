@@ -57,7 +57,7 @@ impl<'s> PlanGenerator<'s> {
         let mut nodes = Vec::new();
         for number in 0..size.nodes {
             let zone = (*random.pick(&["a", "b", "c"])).to_owned();
-            let kubeedge = number > 0 && random.percent(20);
+            let kubeedge = number > 0 && random.percent(20) && size.kubeedge;
             nodes.push(PlannedNode { name: format!("edge-{number}"), zone, kubeedge });
         }
         let (operations, pods, clients) = (Vec::new(), Vec::new(), Vec::new());

@@ -20,6 +20,8 @@ pub struct PlanSize {
     pub faults: u64,
     /// With objects of the application grid.
     pub grids: bool,
+    /// With agents of dialect `kubeedge`.
+    pub kubeedge: bool,
     /// With floods, objects of a mebibyte, and more bytes than shares have.
     pub large: bool,
 }
@@ -28,8 +30,17 @@ impl PlanSize {
     /// One replica and one node.
     #[must_use]
     pub fn tiny() -> Self {
-        let (grids, large) = (false, false);
-        Self { replicas: 1, nodes: 1, namespaces: 1, bursts: 4, pause: 4_000, faults: 2, grids, large }
+        Self {
+            replicas: 1,
+            nodes: 1,
+            namespaces: 1,
+            bursts: 4,
+            pause: 4_000,
+            faults: 2,
+            grids: false,
+            kubeedge: false,
+            large: false,
+        }
     }
 
     /// Two replicas and three nodes: most combinations of faults need no more.

@@ -191,7 +191,8 @@ impl Upstream {
             return self.kube.call_as_edge_node(node, call).await;
         };
         let answer = self.patch_on_version(node, (position, key), (call, names_version)).await?;
-        let may_be_gone = *key.resource() == resources::pods() && [FORBIDDEN, CONFLICT].contains(&answer.code);
+        let may_be_gone =
+            *key.resource() == resources::pods() && [FORBIDDEN, CONFLICT].contains(&answer.code);
         if may_be_gone && !self.is_at(node, key).await? {
             let sentence = format!("pods {:?} not found", key.name());
             return Ok(Answer::refusal_of(&StatusError::new(NOT_FOUND, "NotFound", &sentence)));

@@ -205,6 +205,14 @@ mod tests {
     }
 
     #[test]
+    fn a_list_that_fails_delays_pods_that_refer_to_its_kind() {
+        let mut bench = bench();
+        bench.api.pod("other", "n", &["configmaps/d/c"]);
+        bench.fine(Seen::FaultBegan { scope: FaultScope::Lists(SECRETS.to_owned()) });
+        assert_eq!(tick(&mut bench, 40_000), ["configmaps/d/c", "pods/d/other"]);
+    }
+
+    #[test]
     fn a_disturbed_node_and_a_changed_object_have_time() {
         for scope in [FaultScope::Everything, FaultScope::Node("n".to_owned())] {
             let mut bench = bench();

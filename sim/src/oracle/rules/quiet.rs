@@ -187,6 +187,29 @@ mod tests {
     }
 
     #[test]
+    fn an_agent_reports_in_the_place_of_a_kubelet_that_is_gone() {
+        let mut bench = settled();
+        let request = |id| {
+            up(
+                1,
+                SeenFrame::Request {
+                    id,
+                    what: "PATCH /api/v1/namespaces/d/pods/p/status".to_owned(),
+                    token: None,
+                },
+            )
+        };
+        bench.wrong(request(1));
+        let (node, marker) = ("n".to_owned(), "r1".to_owned());
+        bench.fine(Seen::ReportAccepted { node, object: id("pods/d/p"), uid: String::new(), marker });
+        bench.fine(request(2));
+        bench.api.put("pods/d/p", "system:node:n", json!({}));
+        bench.fine(request(3));
+        bench.pass(TAKEOVER);
+        bench.wrong(request(4));
+    }
+
+    #[test]
     fn writes_after_the_end_are_found() {
         let mut bench = settled();
         bench.api.put("nodes//n", "system:node:n", json!({}));

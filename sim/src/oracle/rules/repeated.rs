@@ -42,6 +42,7 @@ impl Judge for Repeated {
             Seen::Sent { connection: number, up: true, frame, .. } => {
                 let Some(connection) = context.connections.get(*number) else { return };
                 self.edge_sent(*number, &connection.machine, frame);
+                self.reported(&connection.machine, frame);
                 for stored in &context.answered.stored {
                     self.stored(*number, &connection.machine, stored);
                 }
@@ -132,6 +133,17 @@ impl Repeated {
         }
     }
 
+    /// A node that reports about a pod holds it with the status that it reports.
+    fn reported(&mut self, machine: &str, frame: &SeenFrame) {
+        let SeenFrame::Request { what, .. } = frame else { return };
+        let path =
+            what.strip_prefix("PATCH /api/v1/namespaces/").and_then(|path| path.strip_suffix("/status"));
+        let pod = path.and_then(|path| path.split_once("/pods/"));
+        if let (Some((namespace, name)), Some(held)) = (pod, self.pushed.get_mut(machine)) {
+            held.remove(&ObjectId::new("pods", namespace, name));
+        }
+    }
+
     /// An inventory says what the store of this process holds; a copy of a disk holds less than the original.
     fn edge_sent(&mut self, connection: u64, machine: &str, frame: &SeenFrame) {
         let listed = match frame {
@@ -216,6 +228,19 @@ mod tests {
         bench.fine(adopt(2, 9));
         bench.fine(ack(2));
         bench.wrong(adopt(3, 9));
+    }
+
+    #[test]
+    fn a_report_of_the_node_changes_what_it_holds() {
+        let mut bench = bench();
+        bench.api.pod("p", "n", &[]);
+        let pod = bench.upsert(2, "pods/d/p");
+        bench.fine(pod.clone());
+        bench.fine(ack(2));
+        bench.wrong(pod.clone());
+        let what = "PATCH /api/v1/namespaces/d/pods/p/status".to_owned();
+        bench.fine(up(1, SeenFrame::Request { id: 1, what, token: None }));
+        bench.fine(pod);
     }
 
     #[test]
