@@ -247,7 +247,9 @@ async fn beat_raised_by_one_replica_counts_for_all() {
 /// Within one history, whatever has the name of an object is at least as new as what was seen of it.
 #[tokio::test]
 async fn an_older_object_of_any_incarnation_tells_of_a_restore() {
-    for (uid, revision, expected) in [("u", 105, true), ("other", 105, true), ("u", 110, false), ("other", 112, false)] {
+    for (uid, revision, expected) in
+        [("u", 105, true), ("other", 105, true), ("u", 110, false), ("other", 112, false)]
+    {
         let (api, folder) = (Api::at(100), folder());
         let mut replica = replica(&api, &folder).await;
         api.lock().revision = 200;
