@@ -363,7 +363,8 @@ impl Frame {
         objects
     }
 
-    fn carried(&self) -> Vec<Value> {
+    /// The same, with the scales of objects.
+    pub(crate) fn carried(&self) -> Vec<Value> {
         let content = self.content();
         if self.operation() == "applicationResponse" {
             return self.application_body().map(items).unwrap_or_default();

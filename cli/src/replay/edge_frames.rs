@@ -73,10 +73,11 @@ impl EdgeFrames {
         Ok(self.held.entry(node.clone()).or_default())
     }
 
-    /// The edge's responses to this frame.
+    /// The edge's responses to this frame. The socket has acknowledged deliveries of dialect `kubeedge`.
     pub(super) fn answers(&mut self, conn: u64, frame: &Frame) -> Result<Vec<Saying>> {
         if !frame.is_tombolo() {
-            return Ok(vec![Saying::Document(acknowledgement(frame))]);
+            let unsaid = (!frame.is_push()).then(|| Saying::Document(acknowledgement(frame)));
+            return Ok(unsaid.into_iter().collect());
         }
         let (lane, heard) = wire(frame).with_context(|| format!("{} is not a frame", frame.id()))?;
         let control = |frame| vec![Saying::Frame(Lane::Control, Box::new(frame))];

@@ -7,7 +7,7 @@ use tombolo_proto::frame::{Hello, Inventory, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 
-use super::{EdgePeer, Met, differ, unsaid};
+use super::{Between, EdgePeer, Met, differ, unsaid};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::Difference;
@@ -18,6 +18,7 @@ use crate::transcript::Line;
 /// One connection, and the frames of its session that are not matched yet.
 pub(super) struct TomboloPeer {
     number: u64,
+    between: Between,
     session: EdgeSession,
     now: Moment,
     /// Maps recorded request ids to those of the session, and the other way round.
@@ -63,8 +64,13 @@ impl TomboloPeer {
         let config =
             EdgeConfig { epoch, trim_version, agent, features, attestation, ..EdgeConfig::new(node, store) };
         let session = EdgeSession::new(config, now, &SessionHoldings(number, held));
-        let (requests, said, acked, acked_recorded, pings, closed) = Default::default();
-        Ok(Self { number, session, now, requests, said, acked, acked_recorded, pings, closed })
+        let (between, requests, said, acked, acked_recorded, pings, closed) = Default::default();
+        Ok(Self { number, between, session, now, requests, said, acked, acked_recorded, pings, closed })
+    }
+
+    /// What the session says passes through this from now on.
+    pub(super) fn through(&mut self, between: Between) {
+        self.between = between;
     }
 
     fn pass(&mut self, line: &Line, held: &mut Holdings) -> Result<(), Difference> {
@@ -77,7 +83,13 @@ impl TomboloPeer {
     fn take_events(&mut self, line: &Line) -> Result<(), Difference> {
         while let Some(event) = self.session.poll_event() {
             match event {
-                EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
+                EdgeEvent::Deliver { lane, seq, .. } => {
+                    if self.acked.get(&lane).is_some_and(|acked| *acked >= seq) {
+                        let problem = "the session acknowledges this before it is stored".to_owned();
+                        return Err(differ(line, None, problem));
+                    }
+                    self.session.committed(lane, seq);
+                }
                 EdgeEvent::Closed(goodbye) => {
                     self.closed = true;
                     let is_told = matches!(&line.event, crate::transcript::Event::Up(frame)
@@ -109,18 +121,18 @@ impl TomboloPeer {
     }
 
     fn note(&mut self, lane: Lane, frame: &Wire) {
-        if let Wire::Ack { lanes } = frame {
-            for (lane, seq) in lanes {
-                let known = self.acked.entry(*lane).or_default();
-                *known = (*known).max(*seq);
-            }
-            return;
-        }
         let rendered = render(self.number, lane, frame);
         if matches!(frame, Wire::Ping { .. }) {
             self.pings.insert(rendered.id().to_owned());
         }
-        self.said.push(rendered);
+        let said = self.between.borrow_mut().says(self.number, rendered);
+        if let (Wire::Ack { lanes }, false) = (frame, said.is_empty()) {
+            for (lane, seq) in lanes {
+                let known = self.acked.entry(*lane).or_default();
+                *known = (*known).max(*seq);
+            }
+        }
+        self.said.extend(said.into_iter().filter(|said| !said.is_frame("session", "ack")));
     }
 
     fn take(&mut self, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
@@ -220,11 +232,17 @@ impl EdgePeer for TomboloPeer {
             Wire::Reply(reply) => {
                 reply.id = self.requests.get(&reply.id).copied().unwrap_or(reply.id);
             }
-            Wire::Deliver(deliver) => held.store(self.number, deliver),
+            Wire::Deliver(deliver) => {
+                held.store(self.number, deliver);
+                if self.between.borrow_mut().is_early(recorded) {
+                    self.acked.insert(lane, deliver.seq);
+                }
+            }
             _ => {}
         }
         let heard = self.session.handle_frame(self.now, lane, frame, &SessionHoldings(self.number, held));
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
+        self.listen(held);
         self.take_events(line)?;
         self.listen(held);
         Ok(())
