@@ -90,6 +90,10 @@ const KNOWN: &[(&str, &str)] = &[
         "io.k8s.api.core.v1.PersistentVolumeClaimStatus: /properties/allocatedResourceStatuses/x-kubernetes-map-type",
         HINT,
     ),
+    (
+        "io.k8s.api.core.v1.PersistentVolumeClaimStatus: /properties/allocatedResourceStatuses/additionalProperties/enum",
+        MAP_VALUES,
+    ),
     ("io.k8s.api.core.v1.PersistentVolumeSpec: /properties/claimRef/x-kubernetes-map-type", HINT),
     ("io.k8s.api.policy.v1.PodDisruptionBudgetSpec: /properties/selector/x-kubernetes-patch-strategy", HINT),
     (
@@ -100,6 +104,7 @@ const KNOWN: &[(&str, &str)] = &[
 
 const ZERO: &str = "defaults that are the zero value are not recorded";
 const UNTYPED: &str = "the kind of untyped value is not recorded";
+const MAP_VALUES: &str = "the permitted values of a map are not recorded";
 const HINT: &str = "hints without an effect are not recorded";
 
 /// The schemas in all documents of built-in groups on a server.
