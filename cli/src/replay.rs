@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use tombolo_replay::{Difference, Summary, Transcript, play_cloud, with_api_lines};
 
-pub use edge_side::{Run, play_edge, play_edge_of};
+pub use edge_side::{Run, play_edge};
 pub use target::ReplayTarget;
 
 /// Maximum size of a transcript, in bytes.

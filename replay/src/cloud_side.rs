@@ -3,10 +3,8 @@
 mod kubeedge;
 mod tombolo;
 
-use std::cell::RefCell;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +12,6 @@ use serde_json::Value;
 use tombolo_proto::session::kubeedge::Kinds;
 use tombolo_proto::{Moment, NodeId};
 
-use crate::faults::{FaultyEdge, PeerFault};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::{Difference, Summary};
@@ -47,29 +44,8 @@ enum Met {
 /// # Errors
 /// The first [`Difference`].
 pub fn play_cloud(transcript: &Transcript) -> Result<Summary, Difference> {
-    play_through(transcript, &Between::default())
-}
-
-/// As [`play_cloud`], with an edge that misbehaves at one site of a fault. Returns the result, and how many sites there
-/// were until then. Without a difference these are all sites of the transcript.
-pub fn play_faulty_edge(
-    transcript: &Transcript,
-    fault: PeerFault,
-    site: usize,
-) -> (Result<Summary, Difference>, usize) {
-    let between = Rc::new(RefCell::new(FaultyEdge::new(fault, site)));
-    let outcome = play_through(transcript, &between);
-    let sites = between.borrow().sites();
-    (outcome, sites)
-}
-
-/// What the sessions of a run say passes through this.
-type Between = Rc<RefCell<FaultyEdge>>;
-
-fn play_through(transcript: &Transcript, between: &Between) -> Result<Summary, Difference> {
     let kinds = Arc::new(crate::kinds::of(transcript));
-    let between = Rc::clone(between);
-    let mut player = Player { refusals: refusals(transcript), kinds, between, ..Player::default() };
+    let mut player = Player { refusals: refusals(transcript), kinds, ..Player::default() };
     for line in &transcript.lines {
         let Some(conn) = line.conn else { continue };
         let node = transcript.node_of(conn);
@@ -108,7 +84,6 @@ struct Player {
     refusals: HashMap<u64, HashMap<String, String>>,
     /// The kinds of the cluster that an edge knows.
     kinds: Arc<Kinds>,
-    between: Between,
     /// What each node holds.
     held: BTreeMap<NodeId, Holdings>,
     matched: usize,
@@ -123,8 +98,7 @@ impl Player {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => {
                 let refusals = self.refusals.remove(&conn).unwrap_or_default();
-                let start = Start { node, refusals, kinds: &self.kinds, between: &self.between };
-                new.insert(connect(conn, line, held, start)?)
+                new.insert(connect(conn, node, line, held, (refusals, &self.kinds))?)
             }
         };
         connection.advance(line)?;
@@ -158,34 +132,20 @@ impl Player {
     }
 }
 
-/// What a new connection starts with.
-struct Start<'a> {
-    node: NodeId,
-    /// Error texts of deliveries that are refused at first.
-    refusals: HashMap<String, String>,
-    kinds: &'a Arc<Kinds>,
-    between: &'a Between,
-}
-
 /// The session of a new connection, in the dialect of its first line.
 fn connect(
     conn: u64,
+    node: NodeId,
     line: &Line,
     held: &mut Holdings,
-    start: Start<'_>,
+    (refusals, kinds): (HashMap<String, String>, &Arc<Kinds>),
 ) -> Result<Box<dyn EdgePeer>, Difference> {
-    let between = Rc::clone(start.between);
     let now = Moment::default() + Duration::from_micros(line.at_us);
     match &line.event {
         Event::Up(frame) | Event::Down(frame) if frame.is_tombolo() => {
-            let mut peer = tombolo::TomboloPeer::new(conn, start.node, now, line, frame, held)?;
-            peer.through(between);
-            Ok(Box::new(peer))
+            Ok(Box::new(tombolo::TomboloPeer::new(conn, node, now, line, frame, held)?))
         }
-        _ => {
-            let kinds = Arc::clone(start.kinds);
-            Ok(Box::new(kubeedge::KubeEdgePeer::new(conn, start.node, now, start.refusals, kinds, between)))
-        }
+        _ => Ok(Box::new(kubeedge::KubeEdgePeer::new(node, now, refusals, Arc::clone(kinds)))),
     }
 }
 

@@ -1,9 +1,7 @@
 //! Compares whether two messages of the cloud mean the same.
 
 mod absences;
-mod additions;
 mod answers;
-mod owners;
 mod services;
 
 use std::collections::{HashMap, HashSet};
@@ -14,7 +12,6 @@ use serde_json::{Map, Value};
 use crate::frame::Frame;
 use crate::identifiers::{Draft, Identifiers, Sort};
 use crate::rules::{Rule, Tally};
-pub(crate) use additions::{Additions, WrittenAdditions, additions, of_writes};
 
 /// Where and how two messages differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,15 +28,14 @@ impl fmt::Display for Mismatch {
     }
 }
 
+/// What the recorded cluster added by itself to objects that were written: pointer and value.
+pub(crate) type Additions = Vec<(String, Value)>;
+
 /// Properties of the run's own cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     /// Uids of objects that the run's cluster manages by itself.
     pub(crate) uids: HashSet<String>,
-    /// Uids of the objects that the transcript shows.
-    pub(crate) shown: HashSet<String>,
-    /// Uid and version of the states that the API of the run was seen to have.
-    pub(crate) seen: HashSet<(String, String)>,
     /// Heartbeats in the reports of older edges get the time of the run.
     pub(crate) moving_heartbeats: bool,
     /// What the run's API server added to each change and what it left out, by recorded uid.
@@ -51,7 +47,7 @@ pub(crate) struct Own {
 pub(crate) struct Comparison<'a> {
     identifiers: Draft<'a>,
     rules: Vec<Rule>,
-    additions: &'a WrittenAdditions,
+    additions: &'a Additions,
     own: &'a Own,
     /// The answer is a token, which is created when it is requested.
     token: bool,
@@ -88,7 +84,7 @@ fn short(value: &Value) -> String {
 }
 
 impl<'a> Comparison<'a> {
-    pub(crate) fn new(identifiers: &'a Identifiers, additions: &'a WrittenAdditions, own: &'a Own) -> Self {
+    pub(crate) fn new(identifiers: &'a Identifiers, additions: &'a Additions, own: &'a Own) -> Self {
         Self { identifiers: Draft::new(identifiers), rules: Vec::new(), additions, own, token: false }
     }
 
@@ -257,13 +253,10 @@ impl<'a> Comparison<'a> {
         self.version(&uid.unwrap_or_default(), one, other, pointer)
     }
 
-    /// Compares versions. The version of an object advances when a controller of the run's cluster writes to it; the API
-    /// of the run must have shown that version.
+    /// Compares versions. The version of an object advances when a controller of the run's cluster writes to it.
     fn version(&mut self, scope: &str, one: &str, other: &str, pointer: &str) -> ComparisonResult {
         let paired = self.pair(Sort::Version, scope, one, other, pointer);
-        let uid = self.identifiers.live(Sort::Uid, "", scope).unwrap_or_default().to_owned();
-        let is_seen = self.own.seen.contains(&(uid, other.to_owned()));
-        if paired.is_err() && is_seen && self.identifiers.advance(scope, one, other) {
+        if paired.is_err() && self.identifiers.advance(scope, one, other) {
             self.rules.push(Rule::ClusterAdds);
             return Ok(());
         }
@@ -404,11 +397,8 @@ impl<'a> Comparison<'a> {
         if let Some(outcome) = self.identifier(parent, pointer, name, scope, (one, other)) {
             return outcome;
         }
-        if name == "ownerReferences" && parent.ends_with("/metadata") && one.is_array() {
-            return self.owners(pointer, scope, one, other);
-        }
         if one.is_null() != other.is_null() {
-            if self.is_addition(pointer, scope, one, other) || self.is_servers(pointer, scope, one, other) {
+            if self.is_addition(pointer, one, other) || self.is_servers(pointer, scope, one, other) {
                 self.rules.push(Rule::ClusterAdds);
                 return Ok(());
             }
@@ -426,6 +416,7 @@ impl<'a> Comparison<'a> {
 
     /// The rule under which a member may differ, whatever its value.
     fn allowed(&self, parent: &str, name: &str, one: &Value, other: &Value) -> Option<Rule> {
+        let in_metadata = parent.ends_with("/metadata");
         let both = one.is_string() && other.is_string();
         match name {
             _ if is_trimmed(parent, name) && (other.is_null() || name == "managedFields") => {
@@ -433,6 +424,7 @@ impl<'a> Comparison<'a> {
             }
             "lastHeartbeatTime" if both && self.own.moving_heartbeats => Some(Rule::Heartbeats),
             "kind" | "apiVersion" if one.is_null() && is_object_root(parent) => Some(Rule::NamesKind),
+            "ownerReferences" if in_metadata && one.is_array() && other.is_null() => Some(Rule::Owners),
             "creationTimestamp" if self.token && both => Some(Rule::Token),
             "token" | "certificate" | "expirationTimestamp" if parent.ends_with("/status") && both => {
                 (one.as_str() == Some("")).eq(&(other.as_str() == Some(""))).then_some(Rule::Token)
@@ -483,11 +475,10 @@ impl<'a> Comparison<'a> {
         if one.is_null() { has(&self.own.added, other) } else { has(&self.own.left_out, one) }
     }
 
-    /// Whether the recorded cluster added this by itself to the object of this uid when it was written.
-    fn is_addition(&self, pointer: &str, uid: &str, one: &Value, other: &Value) -> bool {
+    /// Whether the recorded cluster added this by itself.
+    fn is_addition(&self, pointer: &str, one: &Value, other: &Value) -> bool {
         let pointer = in_object(pointer);
-        let added = self.additions.get(uid).into_iter().flatten();
-        other.is_null() && added.into_iter().any(|(at, value)| at == pointer && value == one)
+        other.is_null() && self.additions.iter().any(|(at, value)| at == pointer && value == one)
     }
 }
 
@@ -537,6 +528,38 @@ fn is_object_root(pointer: &str) -> bool {
 fn is_hollow(one: &Value, other: &Value) -> bool {
     let hollow = |value: &Value| value.is_null() || value.as_object().is_some_and(Map::is_empty);
     hollow(one) && hollow(other)
+}
+
+/// What answers to inserts show beyond the request: plugins and controllers of the recorded cluster added it.
+pub(crate) fn additions(asked: &Value, made: &Value) -> Additions {
+    const SERVERS_OWN: [&str; 6] =
+        ["uid", "resourceVersion", "creationTimestamp", "managedFields", "name", "namespace"];
+    let mut found = Additions::new();
+    collect("", asked, made, &mut found);
+    let own = |pointer: &str| SERVERS_OWN.iter().any(|name| pointer == format!("/metadata/{name}"));
+    found.retain(|(pointer, _)| !own(pointer));
+    found
+}
+
+fn collect(pointer: &str, asked: &Value, made: &Value, found: &mut Additions) {
+    if let (Some(asked), Some(made)) = (asked.as_array(), made.as_array())
+        && asked.len() == made.len()
+    {
+        for (index, (asked, made)) in asked.iter().zip(made).enumerate() {
+            collect(&format!("{pointer}/{index}"), asked, made, found);
+        }
+        return;
+    }
+    let Some(members) = made.as_object() else {
+        if asked.is_null() && !made.is_null() {
+            found.push((pointer.to_owned(), made.clone()));
+        }
+        return;
+    };
+    for (name, value) in members {
+        let inner = format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
+        collect(&inner, asked.get(name).unwrap_or(&Value::Null), value, found);
+    }
 }
 
 /// Learns the identifiers of an object that was put into the API from the API's answer.

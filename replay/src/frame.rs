@@ -363,8 +363,7 @@ impl Frame {
         objects
     }
 
-    /// The same, with the scales of objects.
-    pub(crate) fn carried(&self) -> Vec<Value> {
+    fn carried(&self) -> Vec<Value> {
         let content = self.content();
         if self.operation() == "applicationResponse" {
             return self.application_body().map(items).unwrap_or_default();

@@ -3,18 +3,16 @@
 mod deliveries;
 mod index;
 mod notices;
-mod observed;
-mod proofs;
 mod restricted;
 mod unserved;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde_json::Value;
 
 use crate::application;
-use crate::compare::{Comparison, Own, WrittenAdditions, additions, learn, of_writes};
+use crate::compare::{Additions, Comparison, Own, additions, learn};
 use crate::frame::{Ask, Frame, Key};
 use crate::identifiers::Identifiers;
 use crate::kinds;
@@ -22,7 +20,6 @@ use crate::rules::{Rule, Tally};
 use crate::soundness;
 use crate::transcript::{Event, Line, Transcript, Verb};
 use index::{TranscriptIndex, Version};
-use observed::Observed;
 pub use restricted::{Call, approved, call_of};
 
 /// The first deviation from the recording.
@@ -82,8 +79,6 @@ struct Push {
     conn: u64,
     frame: Frame,
     used: bool,
-    /// The last line of the transcript that the run had reached when this arrived.
-    reached: usize,
 }
 
 /// Compares a run with a transcript that has its API lines. It must be told everything that happens, in order. It has
@@ -95,9 +90,7 @@ pub struct Matcher<'t> {
     /// Requests of the run, by id.
     sent: HashMap<String, usize>,
     answered: HashSet<usize>,
-    observed: Observed,
-    /// The last line that was sent, or whose change was made.
-    reached: usize,
+    heard: HashSet<String>,
     pushes: Vec<Push>,
     /// Which pushes are about a resource, in order: by the path with the usual word.
     by_resource: HashMap<String, Vec<usize>>,
@@ -115,7 +108,7 @@ pub struct Matcher<'t> {
     without_node: HashMap<String, usize>,
     /// Connections that ended with their Node, with the line of its deletion. Nothing of later lines arrives on them.
     over: HashMap<u64, usize>,
-    additions: WrittenAdditions,
+    additions: Additions,
     identifiers: Identifiers,
     rules: Tally,
     besides: usize,
@@ -140,16 +133,14 @@ impl<'t> Matcher<'t> {
             return Err(at(line, None, fault.problem));
         }
         let recorded = TranscriptIndex::new(transcript);
-        let shown = recorded.by_uid.keys().cloned().collect();
-        let own = Own { moving_heartbeats: recorded.has_node_reports, shown, ..Own::default() };
+        let own = Own { moving_heartbeats: recorded.has_node_reports, ..Own::default() };
         Ok(Self {
             transcript,
             states: vec![LineState::Open; transcript.lines.len()],
             recorded,
             sent: HashMap::new(),
             answered: HashSet::new(),
-            observed: Observed::default(),
-            reached: 0,
+            heard: HashSet::new(),
             pushes: Vec::new(),
             by_resource: HashMap::new(),
             between: HashSet::new(),
@@ -159,7 +150,7 @@ impl<'t> Matcher<'t> {
             undefined: HashSet::new(),
             without_node: HashMap::new(),
             over: HashMap::new(),
-            additions: of_writes(origin),
+            additions: all_additions(origin),
             identifiers: Identifiers::default(),
             rules: Tally::of(Rule::OlderTypes, transcript.forgotten),
             besides: 0,
@@ -167,9 +158,8 @@ impl<'t> Matcher<'t> {
     }
 
     /// What the recorded cluster added to objects that the edge wrote: preconditions for equal answers.
-    #[must_use]
-    pub fn preconditions(&self) -> BTreeSet<String> {
-        self.additions.values().flatten().map(|(pointer, value)| format!("{pointer} = {value}")).collect()
+    pub fn preconditions(&self) -> impl Iterator<Item = String> + '_ {
+        self.additions.iter().map(|(pointer, value)| format!("{pointer} = {value}"))
     }
 
     /// The request of a line as an edge of this run sends it, with a new id and time.
@@ -198,7 +188,6 @@ impl<'t> Matcher<'t> {
     /// Records that the request of a line was sent with this id.
     pub fn sent(&mut self, index: usize, id: &str) {
         self.sent.insert(id.to_owned(), index);
-        self.reached = self.reached.max(index);
     }
 
     /// Records that the request of a line was not sent, because a local client's token is not in the recording. Neither
@@ -207,7 +196,6 @@ impl<'t> Matcher<'t> {
         let Some(Line { conn, event: Event::Up(frame), .. }) = self.transcript.lines.get(index) else {
             return;
         };
-        self.reached = self.reached.max(index);
         if let Some(answer) = self.recorded.answers.get(frame.id()).copied() {
             self.excuse(answer, Rule::Token);
         }
@@ -226,9 +214,6 @@ impl<'t> Matcher<'t> {
             let name = recorded["metadata"]["name"].as_str().unwrap_or_default();
             self.without_node.insert(name.to_owned(), index);
         }
-        self.reached = self.reached.max(index);
-        self.observed.changed(Key::of_object(recorded));
-        states.iter().for_each(|state| self.see(state));
         let Some((last, on_the_way)) = states.split_last() else { return };
         self.between.extend(on_the_way.iter().map(version));
         if self.own.uids.contains(&version(last).0) {
@@ -248,7 +233,6 @@ impl<'t> Matcher<'t> {
     /// Records an object of the run's own cluster: the run may show it although the recording does not.
     pub fn own(&mut self, object: &Value) {
         self.own.uids.insert(version(object).0);
-        self.see(object);
     }
 
     /// Records that the cluster of the run does not serve this kind: its objects are not expected.
@@ -313,7 +297,6 @@ impl<'t> Matcher<'t> {
     /// Records the states that the API of the run held when it was read after a write.
     pub fn saw(&mut self, states: &[Value]) {
         self.between.extend(states.iter().map(version));
-        states.iter().for_each(|state| self.see(state));
     }
 
     /// What an edge of this run says it holds where the recorded edge said `recorded`, in a frame of dialect `tombolo`.
@@ -334,13 +317,12 @@ impl<'t> Matcher<'t> {
     /// # Errors
     /// [`Difference`] if an answer is not the recorded one, or answers no request.
     pub fn received(&mut self, conn: u64, frame: Frame) -> Result<bool, Difference> {
-        if self.is_copy(&frame)? {
+        if !frame.id().is_empty() && !self.heard.insert(frame.id().to_owned()) {
             return Ok(true);
         }
-        self.observe(conn, &frame)?;
         if frame.is_push() || frame.is_notice() {
             self.by_resource.entry(frame.usual_resource()).or_default().push(self.pushes.len());
-            self.pushes.push(Push { conn, frame, used: false, reached: self.reached });
+            self.pushes.push(Push { conn, frame, used: false });
             return Ok(true);
         }
         let Some(asked) = self.sent.get(frame.parent()).copied() else {
@@ -348,12 +330,6 @@ impl<'t> Matcher<'t> {
         };
         let line = &self.transcript.lines[asked];
         let Event::Up(request) = &line.event else { return Ok(false) };
-        if request.is_patch_or_application()
-            && request.ask() == Ask::Write
-            && let Some(key) = request.key()
-        {
-            self.observed.reported(conn, key);
-        }
         if !self.answered.insert(asked) {
             return Err(at(line, Some(&frame), "the request is answered a second time".to_owned()));
         }
@@ -383,8 +359,8 @@ impl<'t> Matcher<'t> {
     }
 
     /// The line of a request whose answer is not the recorded one because the cloud may not yet have learned what the
-    /// API saw: the answer was right a moment ago. The same applies if a report gets a conflict with what the run wrote
-    /// in its place. Nothing was changed in either case.
+    /// API saw. The same applies if a report gets a conflict with what the run wrote in its place. Nothing was changed
+    /// in either case.
     #[must_use]
     pub fn is_stale(&self, frame: &Frame) -> Option<usize> {
         let asked = self.sent.get(frame.parent()).copied()?;
@@ -399,9 +375,7 @@ impl<'t> Matcher<'t> {
         }
         let mut comparison = Comparison::new(&self.identifiers, &self.additions, &self.own);
         let served = unserved::answer(&self.undefined, recorded, frame);
-        let differs = comparison.reply(recorded, served.as_ref().unwrap_or(frame)).is_err();
-        let was_right = request.operation() == "patch" || self.was_right(request, frame);
-        (differs && was_right).then_some(asked)
+        comparison.reply(recorded, served.as_ref().unwrap_or(frame)).is_err().then_some(asked)
     }
 
     /// Whether the answer to the request of this line arrived.
@@ -577,6 +551,33 @@ impl<'t> Matcher<'t> {
 fn version(object: &Value) -> Version {
     let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
     (text("uid"), text("resourceVersion"))
+}
+
+fn all_additions(transcript: &Transcript) -> Additions {
+    let mut requests: HashMap<&str, &Frame> = HashMap::new();
+    let mut all = Additions::new();
+    for line in &transcript.lines {
+        match &line.event {
+            Event::Up(frame) if frame.operation() == "insert" || frame.is_frame("api", "POST") => {
+                requests.insert(frame.id(), frame);
+            }
+            Event::Down(frame) => {
+                if let Some(request) = requests.get(frame.parent())
+                    && let Some(object) = frame.objects().first()
+                {
+                    let body = &request.content()["body"];
+                    let asked =
+                        if request.is_tombolo() && body.is_object() { body } else { request.content() };
+                    let mut added = additions(asked, object);
+                    added.retain(|(pointer, _)| !matches!(pointer.as_str(), "/kind" | "/apiVersion"));
+                    all.extend(added);
+                }
+            }
+            _ => {}
+        }
+    }
+    all.dedup();
+    all
 }
 
 fn at(line: &Line, live: Option<&Frame>, problem: String) -> Difference {

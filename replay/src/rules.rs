@@ -205,7 +205,7 @@ const TABLE: &[RuleRow] = &[
     (
         Rule::Coalesced,
         "coalesced",
-        "a newer version, or the deletion, was delivered in place of a version, on the same connection and in the same subscription",
+        "a newer version, or the deletion, was delivered in place of a version",
         "pending deliveries are states: an edge needs only the newest version",
     ),
     (
@@ -217,7 +217,7 @@ const TABLE: &[RuleRow] = &[
     (
         Rule::Between,
         "between",
-        "a version that the API had is delivered although the recorded cloud skipped it, and a deletion that the run has come to",
+        "a version that the API had is delivered although the recorded cloud skipped it",
         "how many versions are skipped depends on timing",
     ),
     (
@@ -229,7 +229,7 @@ const TABLE: &[RuleRow] = &[
     (
         Rule::HeldAlready,
         "held-already",
-        "an object that the cloud has given to the node in this run is not sent again, or is sent once more",
+        "an object that the edge already has is not sent again, or is sent once more",
         "deliveries are repeated when it is not certain that the edge has the newest version",
     ),
     (
@@ -241,8 +241,8 @@ const TABLE: &[RuleRow] = &[
     (
         Rule::Repeated,
         "repeated",
-        "a frame that was recorded more than once comes once; a frame of the run comes a second time, but not a third",
-        "the replayed edge acknowledges at once; a copy may be on its way before that",
+        "a frame that was recorded more than once comes once",
+        "the replayed edge acknowledges at once",
     ),
     (
         Rule::Token,
@@ -253,7 +253,7 @@ const TABLE: &[RuleRow] = &[
     (
         Rule::ClusterAdds,
         "cluster-adds",
-        "what plugins and controllers of the recorded cluster added to a written object may be missing from that object; what the run's API server sets by itself, or does not keep, may differ; a version may be newer if a controller wrote to the object in between, and the run found it in the API",
+        "what plugins and controllers of the recorded cluster added to a written object may be missing; what the run's API server sets by itself, or does not keep, may differ; a version may be newer if a controller wrote to the object in between",
         "clusters have other plugins and other versions; the run names additions to what edges insert as preconditions",
     ),
     (

@@ -19,13 +19,6 @@ pub enum Happening {
     Applied(usize, Vec<Value>),
     /// The API was read after a write.
     Saw(Vec<Value>),
-    /// A message of the cloud, which follows, shows the first object in a version that the API had not shown. The second
-    /// is what the API has when it is read, if anything.
-    Read(Value, Option<Value>),
-    /// A message of the cloud, which follows, shows this object in a version that the API never had.
-    NeverHad(Value),
-    /// The cloud answered a write with this message, which follows. The object is what the API has then, if anything.
-    Stored(Frame, Option<Value>),
     /// The object belongs to the run's own cluster.
     Own(Value),
     /// The cluster does not serve this kind.
@@ -57,9 +50,6 @@ impl Matcher<'_> {
             Happening::Unsaid(index) => self.unsaid(index),
             Happening::Applied(index, states) => self.applied(index, &states),
             Happening::Saw(states) => self.saw(&states),
-            Happening::Read(claimed, present) => self.read(&claimed, present.as_ref())?,
-            Happening::NeverHad(claimed) => return Err(never_had(claimed)),
-            Happening::Stored(frame, present) => self.stored(&frame, present.as_ref())?,
             Happening::Own(object) => self.own(&object),
             Happening::Unserved(kind) => self.unserved(&kind),
             Happening::Undefined(group, version, plural) => {
@@ -77,11 +67,6 @@ impl Matcher<'_> {
         }
         Ok(false)
     }
-}
-
-fn never_had(claimed: Value) -> Difference {
-    let problem = "the cloud shows a version that the API never had".to_owned();
-    Difference { line: 0, recorded: None, live: Some(claimed), problem }
 }
 
 /// Judges a run by a transcript. It may differ from `origin`, the transcript that the run was made with.

@@ -26,7 +26,7 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
     let frames = || transcript.lines.iter().enumerate();
     let said: HashSet<&str> = frames().filter_map(|(_, line)| down(&line.event)).map(Frame::id).collect();
     let mut objects = ObservedObjects::default();
-    let (mut positions, mut dependencies) = (Positions::default(), Dependencies::default());
+    let mut positions = Positions::default();
     for (index, line) in frames() {
         let problem = match &line.event {
             Event::Up(frame) if frame.ask() == Ask::Ack => {
@@ -35,8 +35,7 @@ pub(crate) fn check(transcript: &Transcript) -> Option<Fault> {
             }
             Event::Up(frame) => objects.refer(frame.content()),
             Event::Down(frame) => delivery_fault(frame)
-                .or_else(|| dependencies.take(frame))
-                .or_else(|| positions.gap(frame))
+                .or_else(|| positions.take(frame))
                 .or_else(|| frame.objects().iter().find_map(|object| objects.take(object))),
             // A deletion may carry only the object's identity.
             Event::Api(Verb::Delete, _) => None,
@@ -116,51 +115,43 @@ impl ObservedObjects {
 }
 
 /// Whether one slice is the other one with the address of the node's own MetaServer. A cloud shows slices in both forms
-/// (docs/reference/kubeedge.md#applications-in-the-cloud). An API server of the same machine has a loopback address too,
-/// with another port.
-pub(crate) fn is_turned(one: &Value, other: &Value) -> bool {
+/// (docs/reference/kubeedge.md#applications-in-the-cloud).
+fn is_turned(one: &Value, other: &Value) -> bool {
     let first = |slice: &Value| {
-        let address = slice.pointer("/endpoints/0/addresses/0").and_then(Value::as_str)?;
-        Some((address.parse::<IpAddr>().ok()?, slice.pointer("/ports/0/port").cloned()))
+        let address = slice.pointer("/endpoints/0/addresses/0").and_then(Value::as_str);
+        address.and_then(|address| address.parse::<IpAddr>().ok())
     };
     match (first(one), first(other)) {
-        (Some(one), Some(other)) => one.0.is_loopback() && (!other.0.is_loopback() || one.1 != other.1),
+        (Some(one), Some(other)) => one.is_loopback() && !other.is_loopback(),
         _ => false,
     }
 }
 
-/// Positions of deliveries of dialect `tombolo`, by connection and lane, to find gaps.
+/// Positions of deliveries of dialect `tombolo`, by connection and lane, to find gaps. Also what each version of an
+/// object depends on.
 #[derive(Default)]
-pub(crate) struct Positions(HashMap<String, u64>);
+struct Positions(HashMap<String, u64>, HashMap<(String, String), Value>);
 
 impl Positions {
-    /// Takes a delivery. Returns which one is missing before it.
-    pub(crate) fn gap(&mut self, frame: &Frame) -> Option<String> {
+    fn take(&mut self, frame: &Frame) -> Option<String> {
         if !frame.is_tombolo() || !frame.is_push() {
             return None;
+        }
+        if frame.operation() == "update" {
+            let beside = &frame.as_json()["deliver"];
+            let version = (text(beside, "/uid").to_owned(), frame.resource_version().to_owned());
+            let needed = beside["dependencies"].clone();
+            if *self.1.entry(version).or_insert_with(|| needed.clone()) != needed {
+                return Some(
+                    "the same version has different dependencies elsewhere in the transcript".to_owned(),
+                );
+            }
         }
         let (lane, position) = frame.id().rsplit_once('/')?;
         let position: u64 = position.parse().ok()?;
         let last = self.0.insert(lane.to_owned(), position).unwrap_or_default();
         (position > last + 1)
             .then(|| format!("a delivery is missing: {lane}/{position} follows {lane}/{last}"))
-    }
-}
-
-/// What each version of an object depends on.
-#[derive(Default)]
-struct Dependencies(HashMap<(String, String), Value>);
-
-impl Dependencies {
-    fn take(&mut self, frame: &Frame) -> Option<String> {
-        if !frame.is_tombolo() || !frame.is_push() || frame.operation() != "update" {
-            return None;
-        }
-        let beside = &frame.as_json()["deliver"];
-        let version = (text(beside, "/uid").to_owned(), frame.resource_version().to_owned());
-        let needed = beside["dependencies"].clone();
-        let differs = *self.0.entry(version).or_insert_with(|| needed.clone()) != needed;
-        differs.then(|| "the same version has different dependencies elsewhere in the transcript".to_owned())
     }
 }
 
@@ -196,12 +187,7 @@ fn delivery_fault(frame: &Frame) -> Option<String> {
             return Some("the delivery and its content name different resources".to_owned());
         }
         let uid = &frame.as_json()["deliver"]["uid"];
-        let is_adopted = frame.operation() == "adopt";
-        if is_adopted && frame.content()["metadata"]["resourceVersion"] != revision {
-            return Some("the header and the content name different versions".to_owned());
-        }
-        let adopted = is_adopted.then(|| frame.content()).into_iter();
-        let other = objects.iter().chain(adopted).any(|object| object["metadata"]["uid"] != *uid);
+        let other = objects.iter().any(|object| object["metadata"]["uid"] != *uid);
         return if other {
             Some("the delivery and its content name different incarnations".to_owned())
         } else {

@@ -54,8 +54,8 @@ enum Recipe {
     Authz(authz::AuthzOptions),
     /// Kill edgecore and cut the power of its disk, thousands of times.
     Crash(crash::CrashOptions),
-    /// Alter recorded traffic in every place, and every message of a faulty cloud and a faulty edge: a replay must detect
-    /// each change. The tests alter one frame of each form, and some messages.
+    /// Alter recorded traffic in every place, frame by frame: a replay must detect each change. The tests alter one
+    /// frame of each form.
     Mutations,
     /// Change the product in small ways, one at a time: a test must find each change.
     Mutants(mutants::MutantsOptions),

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use futures::StreamExt as _;
 use http::{Method, Request};
 use kube::Client;
-use kube::core::{GroupVersionKind, WatchEvent};
+use kube::core::GroupVersionKind;
 use kube::discovery::{self, ApiResource, Scope};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -29,9 +28,6 @@ const SERVERS_OWN: [&str; 8] = [
 
 /// How long to wait for the ServiceAccount of a new namespace.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How long to wait for what an object was before.
-const HISTORY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Wait between two attempts.
 const RETRY: Duration = Duration::from_millis(100);
@@ -119,31 +115,6 @@ impl Administrator {
         }
         let collection = self.collection(object).await?;
         self.get(&format!("{collection}/{}", object["metadata"]["name"].as_str().unwrap_or_default())).await
-    }
-
-    /// The state that an object had at its version, or the next one if it never had that version. `None` if the API cannot
-    /// tell, because it has forgotten its history since then.
-    pub(super) async fn at_version(&mut self, object: &Value) -> Result<Option<Value>> {
-        let text = |name: &str| object["metadata"][name].as_str().unwrap_or_default().to_owned();
-        let Some(before) =
-            text("resourceVersion").parse::<u64>().ok().and_then(|version| version.checked_sub(1))
-        else {
-            return Ok(None);
-        };
-        let (collection, name) = (self.collection(object).await?, text("name"));
-        let path = format!(
-            "{collection}?watch=true&timeoutSeconds={}&fieldSelector=metadata.name%3D{name}&resourceVersion={before}",
-            HISTORY_WITHIN.as_secs()
-        );
-        let request = Request::builder().method(Method::GET).uri(path).body(Vec::new())?;
-        let Ok(events) = self.client.request_events::<Value>(request).await else { return Ok(None) };
-        let mut events = std::pin::pin!(events);
-        match tokio::time::timeout(HISTORY_WITHIN, events.next()).await {
-            Ok(Some(Ok(
-                WatchEvent::Added(state) | WatchEvent::Modified(state) | WatchEvent::Deleted(state),
-            ))) => Ok(Some(state)),
-            _ => Ok(None),
-        }
     }
 
     async fn apply(&mut self, verb: Verb, object: &Value) -> Result<Vec<Value>> {
@@ -412,7 +383,7 @@ impl Administrator {
     }
 
     /// Whether the cluster serves the object's kind, if the object names one.
-    pub(super) async fn serves(&mut self, object: &Value) -> Result<bool> {
+    async fn serves(&mut self, object: &Value) -> Result<bool> {
         let named = |name: &str| object[name].as_str().is_some_and(|text| !text.is_empty());
         if !named("kind") || !named("apiVersion") {
             return Ok(false);

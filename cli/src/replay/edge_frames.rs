@@ -73,11 +73,10 @@ impl EdgeFrames {
         Ok(self.held.entry(node.clone()).or_default())
     }
 
-    /// The edge's responses to this frame. The socket has acknowledged deliveries of dialect `kubeedge`.
+    /// The edge's responses to this frame.
     pub(super) fn answers(&mut self, conn: u64, frame: &Frame) -> Result<Vec<Saying>> {
         if !frame.is_tombolo() {
-            let unsaid = (!frame.is_push()).then(|| Saying::Document(acknowledgement(frame)));
-            return Ok(unsaid.into_iter().collect());
+            return Ok(vec![Saying::Document(acknowledgement(frame))]);
         }
         let (lane, heard) = wire(frame).with_context(|| format!("{} is not a frame", frame.id()))?;
         let control = |frame| vec![Saying::Frame(Lane::Control, Box::new(frame))];

@@ -10,8 +10,7 @@ use tombolo_edge::identity::{EnrollOptions, Identity, enroll};
 use tombolo_link::client::Choice;
 use tombolo_proto::NodeId;
 use tombolo_replay::{
-    Ask, Difference, Event, FaultyCloud, Frame, Happening, Line, Matcher, Progress, Summary, Transcript,
-    approved,
+    Ask, Difference, Event, Frame, Happening, Line, Matcher, Progress, Summary, Transcript, approved,
 };
 use tombolo_runtime::time::unix_millis;
 
@@ -50,22 +49,6 @@ pub struct Run {
 /// # Errors
 /// When the run cannot be made; a difference is a regular outcome.
 pub async fn play_edge(transcript: &Transcript, target: &ReplayTarget) -> Result<Run> {
-    play(transcript, target, None).await
-}
-
-/// As [`play_edge`], with a cloud that misbehaves.
-///
-/// # Errors
-/// When the run cannot be made; a difference is a regular outcome.
-pub async fn play_edge_of(
-    faulty: FaultyCloud,
-    transcript: &Transcript,
-    target: &ReplayTarget,
-) -> Result<Run> {
-    play(transcript, target, Some(faulty)).await
-}
-
-async fn play(transcript: &Transcript, target: &ReplayTarget, faulty: Option<FaultyCloud>) -> Result<Run> {
     let transcript = &transcript.with_changes_before_answers();
     let matcher = match Matcher::new(transcript) {
         Ok(matcher) => matcher,
@@ -75,7 +58,6 @@ async fn play(transcript: &Transcript, target: &ReplayTarget, faulty: Option<Fau
     };
     let preconditions = matcher
         .preconditions()
-        .into_iter()
         .map(|added| format!("the recorded cluster adds to inserted objects: {added}"))
         .collect();
     let mut player = Player {
@@ -91,8 +73,6 @@ async fn play(transcript: &Transcript, target: &ReplayTarget, faulty: Option<Fau
         received: ReceivedFrames::default(),
         preconditions,
         happenings: Vec::new(),
-        faulty,
-        started: Instant::now(),
     };
     player.prepare().await?;
     let outcome = match player.play().await {
@@ -137,15 +117,6 @@ struct Player<'t> {
     received: ReceivedFrames,
     preconditions: Vec<String>,
     happenings: Vec<Happening>,
-    /// Between the cloud and this edge.
-    faulty: Option<FaultyCloud>,
-    started: Instant,
-}
-
-/// Whether an object is in a newer version than another.
-fn is_newer(object: &Value, other: &Value) -> bool {
-    let version = |object: &Value| object["metadata"]["resourceVersion"].as_str()?.parse::<u64>().ok();
-    version(object) > version(other)
 }
 
 impl Player<'_> {
@@ -335,30 +306,10 @@ impl Player<'_> {
         let Some(socket) = self.connections.get(&conn) else { return Ok(()) };
         let id = if frame.is_tombolo() { frame.id().to_owned() } else { new_id() };
         let request = self.matcher.request(index, &id, unix_millis()).context("not a request")?;
-        let early = self.answer_in_advance(index, frame, &id);
-        if early.is_none() {
-            let saying = self.frames.saying(conn, request)?;
-            socket.say(saying).await?;
-        }
+        let saying = self.frames.saying(conn, request)?;
+        socket.say(saying).await?;
         self.happen(Happening::Sent(index, id))?;
-        match early {
-            Some(answer) => Box::pin(self.take(conn, answer)).await.map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// The recorded answer to a write, if the faulty cloud answers by itself.
-    fn answer_in_advance(&self, index: usize, request: &Frame, id: &str) -> Option<Frame> {
-        self.faulty.as_ref().filter(|faulty| faulty.answers_itself(request))?;
-        let Event::Down(recorded) = &self.transcript.lines.get(self.matcher.answer_of(index)?)?.event else {
-            return None;
-        };
-        if recorded.is_refusal() || recorded.status().is_some() {
-            return None;
-        }
-        let mut answer = self.matcher.translate(recorded.as_json());
-        answer["header"]["parent_msg_id"] = id.into();
-        Some(Frame::new(answer))
+        Ok(())
     }
 
     /// Repeats a request if the cloud's answer does not reflect the last API change yet. Returns whether it was
@@ -412,74 +363,15 @@ impl Player<'_> {
             self.happen(Happening::Ended(conn))?;
             return Ok(());
         };
-        if self.faulty.is_some() {
-            return self.hear_of_faulty(conn, frame).await;
+        if self.ask_again(conn, &frame).await? {
+            return Ok(());
         }
+        let frame = self.in_place_of_the_node(frame).await?;
         let answers = self.frames.answers(conn, &frame)?;
-        if self.take(conn, frame).await?
+        if self.happen(Happening::Received(conn, frame))?
             && let Some(socket) = self.connections.get(&conn)
         {
             answers.into_iter().try_for_each(|answer| socket.try_say(answer))?;
-        }
-        Ok(())
-    }
-
-    /// A faulty cloud answers the message to the product, whatever it makes of it for the edge.
-    async fn hear_of_faulty(&mut self, conn: u64, frame: Frame) -> Result<(), Fault> {
-        let answers = self.frames.answers(conn, &frame)?;
-        if let Some(socket) = self.connections.get(&conn).filter(|_| frame.is_tombolo()) {
-            answers.into_iter().try_for_each(|answer| socket.try_say(answer))?;
-        }
-        let asked = self.matcher.asked(&frame);
-        let at = self.started.elapsed();
-        let passed = self.faulty.as_mut().map(|faulty| faulty.passes(at, conn, frame, asked));
-        for frame in passed.unwrap_or_default() {
-            self.take(conn, frame).await?;
-        }
-        Ok(())
-    }
-
-    /// Takes a message of the cloud. Returns whether the edge acknowledges it.
-    async fn take(&mut self, conn: u64, frame: Frame) -> Result<bool, Fault> {
-        self.prove(&frame).await?;
-        if self.ask_again(conn, &frame).await? {
-            return Ok(false);
-        }
-        let frame = self.in_place_of_the_node(frame).await?;
-        self.prove_write(&frame).await?;
-        Ok(self.happen(Happening::Received(conn, frame))?)
-    }
-
-    /// Looks up in the API what a message shows and the API has not shown yet.
-    async fn prove(&mut self, frame: &Frame) -> Result<(), Fault> {
-        for object in self.matcher.unproven(frame) {
-            if self.administrator.serves(&object).await? {
-                let happening = self.proof(object).await?;
-                self.happen(happening)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What the API says about a version of an object. An older version than the present one is looked up in its history.
-    async fn proof(&mut self, claimed: Value) -> Result<Happening> {
-        let present = self.administrator.present(&claimed).await?;
-        if present.as_ref().is_some_and(|present| !is_newer(present, &claimed)) {
-            return Ok(Happening::Read(claimed, present));
-        }
-        Ok(match self.administrator.at_version(&claimed).await? {
-            Some(state) if is_newer(&state, &claimed) => Happening::NeverHad(claimed),
-            Some(state) => Happening::Read(claimed, Some(state)),
-            None => Happening::Read(claimed, present),
-        })
-    }
-
-    /// Looks up in the API what a message says was written.
-    async fn prove_write(&mut self, frame: &Frame) -> Result<(), Fault> {
-        let Some(object) = self.matcher.written(frame) else { return Ok(()) };
-        if self.administrator.serves(&object).await? {
-            let present = self.administrator.present(&object).await?;
-            self.happen(Happening::Stored(frame.clone(), present))?;
         }
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! A connection of the replayed edge, in the dialect of its transcript.
 
-use std::collections::VecDeque;
-
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -130,8 +128,6 @@ async fn finish(ended: Result<()>, conn: u64, received: &mpsc::Sender<Heard>) {
     let _ = received.send((conn, None)).await;
 }
 
-/// Passes documents on. Deliveries are acknowledged here: a cloud that waits while the run waits for something else would
-/// give up on them and deliver them anew.
 async fn carry_documents(
     mut link: DocumentLink,
     mut says: mpsc::Receiver<Saying>,
@@ -139,14 +135,7 @@ async fn carry_documents(
     received: &mpsc::Sender<Heard>,
 ) -> Result<()> {
     let mut sent = 0;
-    let mut acknowledgements = VecDeque::new();
     loop {
-        while link.can_send()
-            && let Some(acknowledgement) = acknowledgements.pop_front()
-        {
-            sent += 1;
-            link.send(Outgoing::document(sent, acknowledgement))?;
-        }
         let room = link.can_send();
         tokio::select! {
             saying = says.recv(), if room => match saying {
@@ -161,14 +150,8 @@ async fn carry_documents(
             },
             event = link.next() => match event {
                 DocumentEvent::Document(bytes) => {
-                    let frame = Frame::new(serde_json::from_slice(&bytes).context("a document is not JSON")?);
-                    if frame.is_push() {
-                        if acknowledgements.len() == SAYING_MAX {
-                            bail!("the cloud does not read what the edge sends");
-                        }
-                        acknowledgements.push_back(acknowledgement(&frame).to_string());
-                    }
-                    if received.send((conn, Some(frame))).await.is_err() {
+                    let json = serde_json::from_slice(&bytes).context("a document is not JSON")?;
+                    if received.send((conn, Some(Frame::new(json)))).await.is_err() {
                         return Ok(());
                     }
                 }

@@ -11,8 +11,7 @@ use tombolo_proto::session::EdgeEvent;
 use tombolo_proto::session::kubeedge::{EdgeConfig, EdgeSession, Kinds};
 use tombolo_proto::{Lane, Moment, NodeId, RequestId, Seq, kubeedge};
 
-use super::{Between, EdgePeer, Met, differ, unsaid};
-use crate::faults::acknowledgement;
+use super::{EdgePeer, Met, differ, unsaid};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::Difference;
@@ -33,8 +32,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// One connection, and the frames of its session that are not matched yet. It has many fields because the session's ids
 /// are not the recorded ones: by id, the maps tell what became of requests, queries and deliveries.
 pub(super) struct KubeEdgePeer {
-    number: u64,
-    between: Between,
     session: EdgeSession,
     now: Moment,
     /// Ids of the session's requests, by recorded id.
@@ -145,23 +142,13 @@ impl EdgePeer for KubeEdgePeer {
         if recorded.is_elsewhere() {
             self.elsewhere.insert(recorded.id().to_owned());
         }
-        let before = self.said.len();
         let heard = self.session.handle_document(self.now, &document);
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
-        self.listen();
-        if self.between.borrow_mut().is_early(recorded) {
-            self.said.push(acknowledgement(recorded));
-        }
-        let acknowledges = |said: &Frame| said.operation() == "response" && said.parent() == recorded.id();
-        let is_early = self.said[before..].iter().any(acknowledges);
         if self.session.take_unknown_kind() {
             self.unknown.insert(recorded.id().to_owned());
         }
         let refusal = self.refusals.remove(recorded.id());
-        if self.pass_with(line, refusal)? && is_early {
-            return Err(differ(line, None, "the session acknowledges this before it is stored".to_owned()));
-        }
-        Ok(())
+        self.pass_with(line, refusal)
     }
 
     fn leftovers(&self) -> Vec<(Frame, Option<Rule>)> {
@@ -172,20 +159,16 @@ impl EdgePeer for KubeEdgePeer {
 impl KubeEdgePeer {
     /// A session whose store fails as the recorded one did. `refusals` has the error texts, by delivery id.
     pub(super) fn new(
-        number: u64,
         node: NodeId,
         now: Moment,
         refusals: HashMap<String, String>,
         kinds: Arc<Kinds>,
-        between: Between,
     ) -> Self {
         // Ids are not compared: a constant seed makes runs repeatable.
         let config = EdgeConfig::new(node, 0, [0x5e; 16]);
         let mut session = EdgeSession::new(config, now);
         session.learn(kinds);
         Self {
-            number,
-            between,
             session,
             now,
             requests: HashMap::new(),
@@ -207,15 +190,13 @@ impl KubeEdgePeer {
 
     /// Lets the session do what is due, and collects what it sends.
     fn pass(&mut self, line: &Line) -> Result<(), Difference> {
-        self.pass_with(line, None).map(drop)
+        self.pass_with(line, None)
     }
 
-    /// The same, with a store that refuses the delivery that just arrived. Returns whether anything was stored.
-    fn pass_with(&mut self, line: &Line, mut refusal: Option<String>) -> Result<bool, Difference> {
-        let mut stored = false;
+    /// The same, with a store that refuses the delivery that just arrived.
+    fn pass_with(&mut self, line: &Line, mut refusal: Option<String>) -> Result<(), Difference> {
         self.session.handle_timeout(self.now);
         while let Some(event) = self.session.poll_event() {
-            stored |= matches!(event, EdgeEvent::Deliver { .. } | EdgeEvent::Reply(_));
             match event {
                 EdgeEvent::Deliver { seq, .. } => match refusal.take() {
                     Some(message) => self.refuse(seq, message),
@@ -233,18 +214,12 @@ impl KubeEdgePeer {
                 _ => {}
             }
         }
-        self.listen();
-        Ok(stored)
-    }
-
-    /// Collects what the session sends.
-    fn listen(&mut self) {
         while let Some(document) = self.session.poll_transmit(self.now) {
             if let Ok(json) = serde_json::from_slice(&document.to_bytes()) {
-                let said = self.between.borrow_mut().says(self.number, Frame::new(json));
-                self.said.extend(said);
+                self.said.push(Frame::new(json));
             }
         }
+        Ok(())
     }
 
     fn refuse(&mut self, seq: Seq, message: String) {
@@ -284,7 +259,9 @@ impl KubeEdgePeer {
         if due > self.now && due.since(self.now) <= KEEPALIVE_SLACK {
             self.now = due;
         }
-        self.listen();
+        while let Some(document) = self.session.poll_transmit(self.now) {
+            self.said.push(Frame::new(serde_json::from_slice(&document.to_bytes()).ok()?));
+        }
         self.take(|said| said.ask() == Ask::Keepalive)
     }
 

@@ -7,7 +7,7 @@ use tombolo_proto::frame::{Hello, Inventory, Subscribe};
 use tombolo_proto::session::{EdgeConfig, EdgeEvent, EdgeSession, EdgeView};
 use tombolo_proto::{Frame as Wire, InventoryEntry, Lane, Moment, NodeId, RequestId, Seq, SubscriptionId};
 
-use super::{Between, EdgePeer, Met, differ, unsaid};
+use super::{EdgePeer, Met, differ, unsaid};
 use crate::frame::{Ask, Frame};
 use crate::holdings::Holdings;
 use crate::matcher::Difference;
@@ -18,7 +18,6 @@ use crate::transcript::Line;
 /// One connection, and the frames of its session that are not matched yet.
 pub(super) struct TomboloPeer {
     number: u64,
-    between: Between,
     session: EdgeSession,
     now: Moment,
     /// Maps recorded request ids to those of the session, and the other way round.
@@ -64,13 +63,8 @@ impl TomboloPeer {
         let config =
             EdgeConfig { epoch, trim_version, agent, features, attestation, ..EdgeConfig::new(node, store) };
         let session = EdgeSession::new(config, now, &SessionHoldings(number, held));
-        let (between, requests, said, acked, acked_recorded, pings, closed) = Default::default();
-        Ok(Self { number, between, session, now, requests, said, acked, acked_recorded, pings, closed })
-    }
-
-    /// What the session says passes through this from now on.
-    pub(super) fn through(&mut self, between: Between) {
-        self.between = between;
+        let (requests, said, acked, acked_recorded, pings, closed) = Default::default();
+        Ok(Self { number, session, now, requests, said, acked, acked_recorded, pings, closed })
     }
 
     fn pass(&mut self, line: &Line, held: &mut Holdings) -> Result<(), Difference> {
@@ -83,13 +77,7 @@ impl TomboloPeer {
     fn take_events(&mut self, line: &Line) -> Result<(), Difference> {
         while let Some(event) = self.session.poll_event() {
             match event {
-                EdgeEvent::Deliver { lane, seq, .. } => {
-                    if self.acked.get(&lane).is_some_and(|acked| *acked >= seq) {
-                        let problem = "the session acknowledges this before it is stored".to_owned();
-                        return Err(differ(line, None, problem));
-                    }
-                    self.session.committed(lane, seq);
-                }
+                EdgeEvent::Deliver { lane, seq, .. } => self.session.committed(lane, seq),
                 EdgeEvent::Closed(goodbye) => {
                     self.closed = true;
                     let is_told = matches!(&line.event, crate::transcript::Event::Up(frame)
@@ -121,18 +109,18 @@ impl TomboloPeer {
     }
 
     fn note(&mut self, lane: Lane, frame: &Wire) {
-        let rendered = render(self.number, lane, frame);
-        if matches!(frame, Wire::Ping { .. }) {
-            self.pings.insert(rendered.id().to_owned());
-        }
-        let said = self.between.borrow_mut().says(self.number, rendered);
-        if let (Wire::Ack { lanes }, false) = (frame, said.is_empty()) {
+        if let Wire::Ack { lanes } = frame {
             for (lane, seq) in lanes {
                 let known = self.acked.entry(*lane).or_default();
                 *known = (*known).max(*seq);
             }
+            return;
         }
-        self.said.extend(said.into_iter().filter(|said| !said.is_frame("session", "ack")));
+        let rendered = render(self.number, lane, frame);
+        if matches!(frame, Wire::Ping { .. }) {
+            self.pings.insert(rendered.id().to_owned());
+        }
+        self.said.push(rendered);
     }
 
     fn take(&mut self, wanted: impl Fn(&Frame) -> bool) -> Option<Frame> {
@@ -232,17 +220,11 @@ impl EdgePeer for TomboloPeer {
             Wire::Reply(reply) => {
                 reply.id = self.requests.get(&reply.id).copied().unwrap_or(reply.id);
             }
-            Wire::Deliver(deliver) => {
-                held.store(self.number, deliver);
-                if self.between.borrow_mut().is_early(recorded) {
-                    self.acked.insert(lane, deliver.seq);
-                }
-            }
+            Wire::Deliver(deliver) => held.store(self.number, deliver),
             _ => {}
         }
         let heard = self.session.handle_frame(self.now, lane, frame, &SessionHoldings(self.number, held));
         heard.map_err(|error| differ(line, None, format!("the session refuses this: {error}")))?;
-        self.listen(held);
         self.take_events(line)?;
         self.listen(held);
         Ok(())

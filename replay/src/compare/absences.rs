@@ -42,7 +42,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::compare::{Own, WrittenAdditions};
+    use crate::compare::Own;
     use crate::identifiers::Identifiers;
 
     fn answer(resource: &str, content: &Value) -> Frame {
@@ -65,7 +65,7 @@ mod tests {
 
     /// The rules under which two answers are the same; `None` if they differ.
     fn rules(recorded: &Frame, live: &Frame) -> Option<Vec<Rule>> {
-        let (identifiers, additions, own) = (Identifiers::default(), WrittenAdditions::new(), Own::default());
+        let (identifiers, additions, own) = (Identifiers::default(), Vec::new(), Own::default());
         let mut comparison = Comparison::new(&identifiers, &additions, &own);
         comparison.reply(recorded, live).ok()?;
         Some(comparison.rules)

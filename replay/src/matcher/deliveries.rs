@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::index::Version;
 use super::{Difference, LineState, Matcher, Progress, at, unexpected, version};
 use crate::cluster_objects::{is_clusters_own, is_machinery};
 use crate::compare::{Comparison, Mismatch};
@@ -117,13 +116,9 @@ impl Matcher<'_> {
 
     /// Uid and version of a recorded delivery, translated to those of the run.
     fn live_version(&self, recorded: &Frame) -> Option<(String, String)> {
-        self.live_of(&version(recorded.objects().first()?))
-    }
-
-    /// The version of the run that a recorded version stands for.
-    fn live_of(&self, (uid, revision): &Version) -> Option<Version> {
-        let live_uid = self.identifiers.live(Sort::Uid, "", uid)?;
-        let live = self.identifiers.live(Sort::Version, uid, revision)?;
+        let (uid, revision) = version(recorded.objects().first()?);
+        let live_uid = self.identifiers.live(Sort::Uid, "", &uid)?;
+        let live = self.identifiers.live(Sort::Version, &uid, &revision)?;
         Some((live_uid.to_owned(), live.to_owned()))
     }
 
@@ -148,16 +143,13 @@ impl Matcher<'_> {
         wanted.is_some() && came.first().map(version).as_ref() == wanted
     }
 
-    /// Whether a later version of the object, or its deletion, was delivered to the same place on this connection.
+    /// Whether a later version of the object, or its deletion, was delivered.
     fn newer_came(&self, conn: Option<u64>, recorded: &Frame, wanted: Option<&(String, String)>) -> bool {
         if recorded.operation() == "delete" {
             return false;
         }
         let number = |text: &str| text.parse::<u64>().ok();
-        let shown = recorded.objects().first().map(version);
-        let made = shown.and_then(|shown| self.recorded.in_api_at.get(&shown)).copied().unwrap_or_default();
-        let same_place = |push: &super::Push| push.frame.group() == recorded.group();
-        self.about(conn, recorded).filter(|(_, push)| same_place(push)).any(|(_, push)| {
+        self.about(conn, recorded).any(|(_, push)| {
             let came = push.frame.objects().first().map(version);
             let gone = push.frame.operation() == "delete";
             match (wanted, came) {
@@ -168,8 +160,7 @@ impl Matcher<'_> {
                     let uid = recorded.objects().first().map(|object| version(object).0).unwrap_or_default();
                     gone && self.identifiers.live(Sort::Uid, "", &uid) == Some(&came_uid)
                 }
-                // A deletion without a uid: an earlier one is that of another object.
-                (_, None) => gone && push.reached >= made,
+                (_, None) => gone,
             }
         })
     }
@@ -181,14 +172,12 @@ impl Matcher<'_> {
             return Some(Rule::NotServed);
         }
         if matches!(recorded.operation(), "absent" | "unreadable") {
-            return self.came_anyhow(index, recorded).then_some(Rule::Coalesced);
+            return self.came_anyhow(recorded).then_some(Rule::Coalesced);
         }
-        let conn = self.transcript.lines[index].conn;
         if recorded.operation() == "adopt" {
-            // The edge of the run may already hold this version, which the run must have.
-            let wanted = self.live_of(&version(recorded.content()));
-            let held = self.has_shown(conn, &key, wanted.as_ref());
-            return (held && self.candidates(conn, recorded).is_empty()).then_some(Rule::HeldAlready);
+            // The edge of the run may already hold exactly this version.
+            let conn = self.transcript.lines[index].conn;
+            return self.candidates(conn, recorded).is_empty().then_some(Rule::HeldAlready);
         }
         let object = recorded.objects().into_iter().next();
         if recorded.operation() == "delete" && self.is_first_news(index, &key, object.as_ref()) {
@@ -204,24 +193,17 @@ impl Matcher<'_> {
             "node" if self.is_part_of_labelled(&version(&object).0, &object, agree) => Some(Rule::NodeOnJoin),
             "node" if before.is_some_and(|before| same_node(before, &object)) => Some(Rule::NodeEcho),
             "pod" if before.is_some_and(|before| same_but_status(before, &object)) => Some(Rule::StatusEcho),
-            _ if before.is_some_and(|before| same_content(before, &object))
-                && self.has_shown(
-                    conn,
-                    &key,
-                    before.and_then(|before| self.live_of(&version(before))).as_ref(),
-                ) =>
-            {
-                Some(Rule::HeldAlready)
-            }
+            _ if before.is_some_and(|before| same_content(before, &object)) => Some(Rule::HeldAlready),
             "configmap" | "secret" if self.is_released(recorded) => Some(Rule::Released),
             _ => None,
         }
     }
 
     /// Whether the object was delivered where the recorded cloud first said that it does not exist.
-    fn came_anyhow(&self, index: usize, recorded: &Frame) -> bool {
-        self.about(self.transcript.lines[index].conn, recorded)
-            .map(|(_, push)| &push.frame)
+    fn came_anyhow(&self, recorded: &Frame) -> bool {
+        let known = self.by_resource.get(&recorded.usual_resource()).into_iter().flatten();
+        known
+            .map(|index| &self.pushes[*index].frame)
             .any(|frame| frame.group() == recorded.group() && frame.operation() == "update")
     }
 
@@ -247,15 +229,9 @@ impl Matcher<'_> {
         if self.matches_excused(candidate, &frame) {
             return Ok(());
         }
-        let rule = self.reason_of(candidate, &frame).ok_or_else(|| {
+        let rule = self.reason_of(&frame).ok_or_else(|| {
             unexpected(&frame, "the cloud delivers what the recorded one did not, and no rule allows it")
         })?;
-        if !frame.is_notice() && self.is_sent_again_and_again(candidate) {
-            return Err(unexpected(
-                &frame,
-                "the cloud delivers this again although it was already sent once more",
-            ));
-        }
         self.rules.count(rule);
         self.besides += 1;
         Ok(())
@@ -271,26 +247,7 @@ impl Matcher<'_> {
         })
     }
 
-    /// Whether the deliveries before this one to the same place were the same, and too many. One may be: the cloud is not
-    /// certain that the edge stored the first. A KubeEdge edge does not acknowledge answers to reports either, and what a
-    /// cloud sent meanwhile may have crossed each of them.
-    fn is_sent_again_and_again(&self, candidate: usize) -> bool {
-        let told = |push: &super::Push| {
-            let operation =
-                if push.frame.operation() == "insert" { "update" } else { push.frame.operation() };
-            (operation.to_owned(), version(push.frame.content()))
-        };
-        let this = &self.pushes[candidate];
-        let about = self.by_resource.get(&this.frame.usual_resource()).into_iter().flatten();
-        let before = about.take_while(|index| **index < candidate).map(|index| &self.pushes[*index]);
-        let same_place: Vec<&super::Push> = before
-            .filter(|push| push.conn == this.conn && push.frame.group() == this.frame.group())
-            .collect();
-        let reports = this.frame.key().map_or(0, |key| self.observed.reports(this.conn, key));
-        same_place.iter().rev().take_while(|push| told(push) == told(this)).count() > 1 + reports
-    }
-
-    fn reason_of(&self, candidate: usize, frame: &Frame) -> Option<Rule> {
+    fn reason_of(&self, frame: &Frame) -> Option<Rule> {
         if frame.is_notice() {
             return super::notices::reason_of(frame);
         }
@@ -308,7 +265,7 @@ impl Matcher<'_> {
             return Some(Rule::ClusterObjects);
         }
         if frame.operation() == "delete" {
-            return self.reason_of_deletion(candidate, frame, object.as_ref());
+            return self.reason_of_deletion(frame, object.as_ref());
         }
         let object = object?;
         let (live_uid, live_revision) = version(&object);
@@ -321,7 +278,7 @@ impl Matcher<'_> {
             return between.then_some(Rule::Between);
         };
         let ends = object["metadata"]["deletionGracePeriodSeconds"] == 0;
-        if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains_key(&key)) {
+        if ends && frame.key().is_some_and(|key| self.recorded.deleted.contains(&key)) {
             // A pod is marked before it is deleted, even if there is nothing to wait for.
             return Some(Rule::Between);
         }
@@ -355,15 +312,12 @@ impl Matcher<'_> {
         })
     }
 
-    fn reason_of_deletion(&self, candidate: usize, frame: &Frame, object: Option<&Value>) -> Option<Rule> {
+    fn reason_of_deletion(&self, frame: &Frame, object: Option<&Value>) -> Option<Rule> {
         let counted = frame.key().is_some_and(|key| matches!(key.kind.as_str(), "configmap" | "secret"));
         let known = object.and_then(|object| {
             Some(self.identifiers.recorded(Sort::Uid, "", &version(object).0)?.to_owned())
         });
-        // Nothing may be deleted before the run has come to its deletion.
-        let lines = frame.key().and_then(|key| self.recorded.deleted.get(&key));
-        let line = lines.and_then(|lines| lines.first());
-        let deleted = line.is_some_and(|line| *line <= self.pushes[candidate].reached);
+        let deleted = frame.key().is_some_and(|key| self.recorded.deleted.contains(&key));
         let about = self.by_resource.get(&frame.usual_resource()).into_iter().flatten();
         let watched = about.map(|index| &self.pushes[*index].frame).any(|push| {
             push.source() == "dynamiccontroller" || push.group() != "subscription/0" && push.is_tombolo()

@@ -48,10 +48,8 @@ pub(super) struct TranscriptIndex<'t> {
     pub(super) written: HashMap<(Key, String), usize>,
     /// Objects that writes of the edge created, by uid: the line of the write, and the version that its answer shows.
     pub(super) born: HashMap<String, (usize, u64)>,
-    /// Objects that were deleted, by an API line or at the request of the edge, with the lines that say so, in order.
-    pub(super) deleted: HashMap<Key, Vec<usize>>,
-    /// Lines of the API that show a version.
-    pub(super) in_api_at: HashMap<Version, usize>,
+    /// Objects that were deleted, by an API line or at the request of the edge.
+    pub(super) deleted: HashSet<Key>,
     /// Objects that an API line shows.
     pub(super) in_api: HashSet<Key>,
     /// Whether an older edge reports its node: the cloud then replaces old heartbeats by the current time
@@ -84,13 +82,9 @@ impl<'t> TranscriptIndex<'t> {
                 }
                 Event::Api(verb, object) => {
                     let key = Key::of_object(object);
-                    // A run may delete an object as soon as it is marked.
-                    if *verb == Verb::Delete || object["metadata"]["deletionTimestamp"].is_string() {
-                        index.deleted.entry(key.clone()).or_default().push(number);
-                    }
+                    let named = if *verb == Verb::Delete { &mut index.deleted } else { &mut index.in_api };
+                    named.insert(key);
                     if *verb != Verb::Delete {
-                        index.in_api.insert(key);
-                        index.in_api_at.entry(version(object)).or_insert(number);
                         index.take_object(object);
                     }
                 }
@@ -103,12 +97,12 @@ impl<'t> TranscriptIndex<'t> {
         if frame.operation() == "delete"
             && let Some(key) = frame.key()
         {
-            self.deleted.entry(key).or_default().push(number);
+            self.deleted.insert(key);
         }
         if frame.is_frame("api", "DELETE")
             && let Some(key) = frame.key()
         {
-            self.deleted.entry(key).or_default().push(number);
+            self.deleted.insert(key);
         }
         self.has_node_reports |= frame.operation() == "update" && frame.resource().contains("/nodestatus/");
         if frame.ask() == Ask::Read {

@@ -124,6 +124,11 @@ impl Report {
         (!self.success && few && self.unfinished == 0).then_some(&self.failed)
     }
 
+    /// Whether all these tests ran and passed.
+    pub(super) fn has_passed(&self, tests: &BTreeSet<String>) -> bool {
+        self.success && tests.is_subset(&self.passed) && tests.is_disjoint(&self.failed)
+    }
+
     /// What this run says about tests that failed in the run before.
     pub(super) fn as_repetition(&self, failed: &BTreeSet<String>) -> String {
         let of = |outcome: &str, names: Vec<&str>| match names.len() {
@@ -136,7 +141,7 @@ impl Report {
         let select =
             |which: &dyn Fn(&&String) -> bool| failed.iter().filter(which).map(String::as_str).collect();
         format!(
-            "tests failed: see above{}{}{}",
+            "some tests failed: see above{}{}{}",
             of("failed twice", select(&both)),
             of("failed at first and passed when repeated", select(&once)),
             of("failed at first and did not run when repeated", select(&neither)),
@@ -183,7 +188,7 @@ mod tests {
         let said = second.as_repetition(&names(&["a", "c", "d", "e"]));
         let lines: Vec<&str> = said.lines().collect();
         let wanted = [
-            "tests failed: see above",
+            "some tests failed: see above",
             "  failed twice: a, e",
             "  failed at first and passed when repeated: c",
             "  failed at first and did not run when repeated: d",
