@@ -304,26 +304,34 @@ async fn nothing_of_another_node(world: &World) {
     let query = ObjectPath::new("default", ResourceType::Secret, "foreign");
     let query = edge.message(Operation::Query, query, &none).await;
     assert_eq!(query.route.operation, Operation::Error);
-    for (method, path, body) in [
-        ("PATCH", "/api/v1/nodes/second/status", json!({"status": {}})),
-        ("PATCH", "/api/v1/namespaces/default/pods/early/status", json!({"status": {"phase": "Failed"}})),
-        ("DELETE", "/api/v1/namespaces/default/pods/early", json!({"gracePeriodSeconds": 0})),
+    for (method, path, body, code) in [
+        ("PATCH", "/api/v1/nodes/second/status", json!({"status": {}}), 403),
+        // A report about another node's pod has to end: for this node, the pod does not exist.
+        (
+            "PATCH",
+            "/api/v1/namespaces/default/pods/early/status",
+            json!({"status": {"phase": "Failed"}}),
+            404,
+        ),
+        ("DELETE", "/api/v1/namespaces/default/pods/early", json!({"gracePeriodSeconds": 0}), 403),
         (
             "PATCH",
             "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/second",
             json!({"spec": {}}),
+            403,
         ),
         (
             "PATCH",
             "/api/v1/nodes/first",
             json!({"metadata": {"labels": {"node-restriction.kubernetes.io/x": "y"}}}),
+            403,
         ),
     ] {
         let content_type = if method == "PATCH" { STRATEGIC } else { "application/json" };
         let content_type =
             if path.contains("leases") { "application/merge-patch+json" } else { content_type };
         let reply = edge.api(method, path, content_type, &body).await;
-        assert_eq!(reply.code, 403, "{method} {path}: {}", String::from_utf8_lossy(&reply.body));
+        assert_eq!(reply.code, code, "{method} {path}: {}", String::from_utf8_lossy(&reply.body));
     }
     let endless = edge.api("GET", "/api/v1/nodes?watch=true", "", &none).await;
     assert_eq!(endless.code, 400);

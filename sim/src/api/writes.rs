@@ -112,7 +112,12 @@ pub(super) fn create(
         FieldOwners::Updated => {
             let mut managers = FieldManagers::default();
             let now = state.clock.timestamp(0);
-            managers.update(call.shapes(), (&json!({}), &new), &call.manager_id("Update"), &now);
+            // The status of a new object has no owner, even if the caller wrote one (rest.ResetFieldsStrategy).
+            let mut owned = new.clone();
+            if let Some(members) = owned.as_object_mut().filter(|_| kind.has_status) {
+                members.remove("status");
+            }
+            managers.update(call.shapes(), (&json!({}), &owned), &call.manager_id("Update"), &now);
             managers
         }
     };
