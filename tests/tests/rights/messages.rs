@@ -51,7 +51,7 @@ pub(super) fn messages(uids: &Uids) -> Vec<Told> {
         told(Op::Insert, Type::NodeStatus, "", "node-b", named("Node", "node-b"), 200),
         told(Op::Update, Type::NodeStatus, "", "node-b", node_report(), 403),
         told(Op::Patch, Type::NodePatch, "", "node-b", patch(), 403),
-        told(Op::Patch, Type::PodPatch, here, "pod-b", patch(), 403),
+        told(Op::Patch, Type::PodPatch, here, "pod-b", patch(), 404),
         // Answered with the deletion of a pod that is not on this node; nothing is written.
         told(Op::Update, Type::PodStatus, here, "pod-b", report("pod-b"), 200),
         told(Op::Insert, Type::Pod, here, "mirror-c", mirror("mirror-c", "node-b", &uids.other_node), 403),
