@@ -47,7 +47,7 @@ const STORE_KEY: [u8; 32] = [7; 32];
 #[derive(Debug)]
 pub enum CloudLink {
     /// Of dialect `tombolo`.
-    Tombolo(Link),
+    Tombolo(Box<Link>),
     /// Of dialect `kubeedge`.
     KubeEdge(DocumentLink),
 }
@@ -62,7 +62,7 @@ impl Dial for SimulatedDialer {
         let connecting = (self.0)();
         Box::pin(async move {
             match connecting.await {
-                Some(CloudLink::Tombolo(link)) => Ok(Connection::Tombolo(Box::new(link))),
+                Some(CloudLink::Tombolo(link)) => Ok(Connection::Tombolo(link)),
                 Some(CloudLink::KubeEdge(link)) => Ok(Connection::KubeEdge(Box::new(link))),
                 None => Err(LinkError::Cut.into()),
             }

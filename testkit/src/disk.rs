@@ -261,7 +261,7 @@ impl FaultyDisk {
                 Pending::Resize(len) if disk.rng.random_bool(0.5) => content.resize(len, 0),
                 Pending::Resize(_) => {}
                 Pending::Write(offset, data) if last == Some(index) => {
-                    put(&mut content, offset, &data[..SECTOR])
+                    put(&mut content, offset, &data[..SECTOR]);
                 }
                 Pending::Write(offset, data) => survive(&mut disk.rng, &mut content, offset, &data),
             }

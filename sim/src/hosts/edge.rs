@@ -174,7 +174,7 @@ impl EdgeHost {
                     return link.ok().map(CloudLink::KubeEdge);
                 }
                 let link = own.network.dial(&own.machine, &own.node).await;
-                link.ok().map(CloudLink::Tombolo)
+                link.ok().map(|link| CloudLink::Tombolo(Box::new(link)))
             })
         })
     }

@@ -207,9 +207,9 @@ async fn a_mutating_policy_sets_fields_and_applies_patches() {
     let spec = json!({
         "matchConstraints": constraints(),
         "mutations": [
-            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "StoredObject{spec: StoredObject.spec{\
-                replicas: object.spec.replicas * 2, template: StoredObject.spec.template{spec: StoredObject.spec.template.spec{\
-                containers: [StoredObject.spec.template.spec.containers{name: 'side', image: 's'}]}}}}"}},
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{spec: Object.spec{\
+                replicas: object.spec.replicas * 2, template: Object.spec.template{spec: Object.spec.template.spec{\
+                containers: [Object.spec.template.spec.containers{name: 'side', image: 's'}]}}}}"}},
             {"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/metadata/labels/' + \
                 jsonpatch.escapeKey('a/b'), value: string(object.spec.replicas)}]"}},
         ],
