@@ -49,7 +49,7 @@ pub enum CloudLink {
     /// Of dialect `tombolo`.
     Tombolo(Box<Link>),
     /// Of dialect `kubeedge`.
-    KubeEdge(DocumentLink),
+    KubeEdge(Box<DocumentLink>),
 }
 
 /// Opens connections to the simulated cloud; `None` when none can be reached now.
@@ -63,7 +63,7 @@ impl Dial for SimulatedDialer {
         Box::pin(async move {
             match connecting.await {
                 Some(CloudLink::Tombolo(link)) => Ok(Connection::Tombolo(link)),
-                Some(CloudLink::KubeEdge(link)) => Ok(Connection::KubeEdge(Box::new(link))),
+                Some(CloudLink::KubeEdge(link)) => Ok(Connection::KubeEdge(link)),
                 None => Err(LinkError::Cut.into()),
             }
         })

@@ -171,7 +171,7 @@ impl EdgeHost {
             Box::pin(async move {
                 if own.is_kubeedge {
                     let link = own.network.dial_documents(&own.machine, &own.node).await;
-                    return link.ok().map(CloudLink::KubeEdge);
+                    return link.ok().map(|link| CloudLink::KubeEdge(Box::new(link)));
                 }
                 let link = own.network.dial(&own.machine, &own.node).await;
                 link.ok().map(|link| CloudLink::Tombolo(Box::new(link)))
