@@ -35,7 +35,7 @@ pub fn version(resource: &str, body: &Value) -> SeenVersion {
     let text = |path: &str| body.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let mut value = body.clone();
     trim(&mut value);
-    if resource == "pods" && text("/metadata/deletionTimestamp") != "" {
+    if resource == "pods" && !text("/metadata/deletionTimestamp").is_empty() {
         shorten(&mut value);
     }
     let content = digest(value.to_string().as_bytes());
