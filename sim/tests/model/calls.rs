@@ -144,7 +144,7 @@ impl Writer {
             "Secret" => object["stringData"] = json!({"text": text}),
             "Pod" => {
                 let image = ["a", "b"].choose(rng).expect("images");
-                object["spec"] = json!({"containers": [{"name": "main", "image": image}]});
+                object["spec"] = pod_spec(image);
                 if rng.random_bool(0.5) {
                     object["spec"]["nodeName"] = "n".into();
                 }
@@ -181,7 +181,7 @@ impl Writer {
                     "metadata": {"name": name, "labels": {"text": text}},
                 });
                 if kind.kind == "Pod" {
-                    body["spec"] = json!({"containers": [{"name": "main", "image": "a"}]});
+                    body["spec"] = pod_spec("a");
                 }
                 let query = ["?fieldManager=one", "?fieldManager=two", "?fieldManager=two&force=true", ""];
                 ("application/apply-patch+yaml", *query.choose(rng).expect("queries"), body)
@@ -190,6 +190,11 @@ impl Writer {
         let status = if kind.has_status && rng.random_bool(0.2) { "/status" } else { "" };
         ApiCall { method: Method::PATCH, path: format!("{path}{status}{query}"), content_type, body }
     }
+}
+
+/// A pod without a token, whose volume would get a random name.
+fn pod_spec(image: &str) -> Value {
+    json!({"automountServiceAccountToken": false, "containers": [{"name": "main", "image": image}]})
 }
 
 /// An update with the present version, an old one, none, or the identifier of another object.
@@ -237,7 +242,7 @@ pub(crate) fn fence(kind: &ComparedKind, namespace: &str) -> ApiCall {
     let name = if kind.namespaced { FENCE.to_owned() } else { format!("{namespace}-{FENCE}") };
     let mut object = json!({"apiVersion": kind.api_version(), "kind": kind.kind, "metadata": {"name": name}});
     if kind.kind == "Pod" {
-        object["spec"] = json!({"containers": [{"name": "main", "image": "a"}]});
+        object["spec"] = pod_spec("a");
     }
     ApiCall::post(&kind.collection(namespace), object)
 }
