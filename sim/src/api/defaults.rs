@@ -16,6 +16,7 @@ pub(super) fn set(kind: &KindKey, object: &mut Value) {
             default(member(object, "status"), "phase", "Pending".into());
             quality(object);
         }
+        ("", "nodes") => node_status(object),
         ("", "secrets") => secret(object),
         ("", "services") => service(object),
         ("", "namespaces") => namespace(object),
@@ -82,6 +83,20 @@ fn container(container: &mut Map<String, Value>) {
             default(field, "apiVersion", "v1".into());
         }
     }
+}
+
+/// These members are no pointers in Kubernetes' types, so every Node has them.
+fn node_status(object: &mut Value) {
+    let status = member(object, "status");
+    default(status, "daemonEndpoints", json!({"kubeletEndpoint": {"Port": 0}}));
+    let info = ["architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"]
+        .into_iter()
+        .chain(["kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID"]);
+    default(
+        status,
+        "nodeInfo",
+        info.map(|name| (name.to_owned(), Value::from(""))).collect::<Map<_, _>>().into(),
+    );
 }
 
 /// `status.qosClass`, without the quantities themselves.

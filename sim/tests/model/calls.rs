@@ -151,9 +151,10 @@ impl Writer {
                 object["status"] = json!({"phase": "Running", "message": text});
             }
             "Node" => {
-                object["spec"] = json!({"unschedulable": rng.random_bool(0.5)});
-                object["status"] =
-                    json!({"conditions": [{"type": "Ready", "status": "True", "reason": text}]});
+                if rng.random_bool(0.5) {
+                    object["spec"] = json!({"unschedulable": true});
+                }
+                object["status"] = node_status(&text);
             }
             "Lease" => object["spec"] = json!({"holderIdentity": text, "leaseDurationSeconds": 40}),
             _ => {}
@@ -190,6 +191,21 @@ impl Writer {
         let status = if kind.has_status && rng.random_bool(0.2) { "/status" } else { "" };
         ApiCall { method: Method::PATCH, path: format!("{path}{status}{query}"), content_type, body }
     }
+}
+
+/// A status as complete as a kubelet's: an API server adds empty members in place of missing ones, the model does not.
+fn node_status(text: &str) -> Value {
+    let info = ["architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion"]
+        .into_iter()
+        .chain(["kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID"]);
+    let time = "2026-01-01T00:00:00Z";
+    json!({
+        "conditions": [{
+            "type": "Ready", "status": "True", "reason": text, "lastHeartbeatTime": time, "lastTransitionTime": time,
+        }],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": info.map(|name| (name.to_owned(), Value::from(text))).collect::<serde_json::Map<_, _>>(),
+    })
 }
 
 /// A pod without a token, whose volume would get a random name.
